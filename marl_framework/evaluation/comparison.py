@@ -35,30 +35,30 @@ from marl_framework.runs.files import write_json
 from marl_framework.runs.folder import RunFolder, describe_environment, not_writable, start_run
 
 SPLIT = "test"
-_BATCH_BYTES = 2**30  # memory budget
+_BATCH_BYTES = 2**30  # memory budget of a batch of missions
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 Flown = TypeVar("Flown")
 
-Records = Mapping[str, FlightRecord]  # by the names of their policies
+Records = Mapping[str, FlightRecord]  # records by policy name
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Planners and the missions they all fly."""
+    """Planners and the missions that all of them fly."""
 
     environments: Mapping[str, MissionEnvironment]
-    """The same missions for each planner, with the observations it needs."""
+    """Environment of each planner: the same missions, with the observations that it needs."""
     planners: Mapping[str, Planner]
     missions: int
-    """Number of missions of each planner."""
+    """Number of missions that each planner flies."""
     seed: int
     settings: Mapping[str, Any]
-    """Settings for `results.json`."""
+    """Settings written to `results.json`."""
     device: torch.device
 
     def fly(self) -> dict[str, FlightRecord]:
-        """Fly all missions with each planner; print the time each took."""
+        """Fly all missions with each planner; print each planner's time."""
         records = {}
         for name, planner in self.planners.items():
             start = time.perf_counter()
@@ -82,9 +82,9 @@ def prepare(
 ) -> Comparison:
     """Create the environment and the planners, so that bad input fails before any flight.
 
-    `names` are planners of `make_planner` and names of `teams`; `checkpoint` is the team of
-    `learned`. If `greedy`, trained teams take their most probable actions instead of sampling.
-    Raises ConfigError if a planner or the terrain cannot be created.
+    `names`: planners for `make_planner`, and names in `teams`. `checkpoint`: team for `learned`.
+    `greedy`: whether trained teams take the most probable actions instead of sampling. Raises
+    ConfigError if a planner or the terrain cannot be created.
     """
     teams = teams or {}
     batch = batch_size(config, missions)
@@ -109,13 +109,13 @@ def prepare(
         environments[name] = MissionEnvironment(with_team(config, team), batch, device, SPLIT)
     planners = {}
     for name in names:
-        kind, flying = LEARNED if name in teams else name, teams.get(name, checkpoint)
-        planners[name] = make_planner(kind, environments[name], flying, greedy)
+        kind, team_checkpoint = LEARNED if name in teams else name, teams.get(name, checkpoint)
+        planners[name] = make_planner(kind, environments[name], team_checkpoint, greedy)
     return Comparison(environments, planners, missions, seed, settings, device)
 
 
 def batch_size(config: Config, missions: int) -> int:
-    """Return the size of the fewest equal batches that fit in memory, the same on any machine."""
+    """Return a batch size that makes few, equal batches within a fixed memory budget."""
     rows, cols = config.geometry.map_shape
     maps = config.missions.most_agents + 10  # per mission: beliefs and work arrays, float32
     largest = max(1, _BATCH_BYTES // (4 * maps * rows * cols))
@@ -123,7 +123,7 @@ def batch_size(config: Config, missions: int) -> int:
 
 
 def print_other_missions(own: Mapping[str, Config]) -> None:
-    """Print the teams that were trained for another mission than the first one, which all fly."""
+    """Print which teams were trained for a mission other than that of the first one."""
     (first, flown), *teams = own.items()
     for name, config in teams:
         if differing := other_mission(flown, config):
@@ -138,9 +138,10 @@ def fly_and_write(
     html: bool = False,
     refresh: int | None = None,
 ) -> tuple[str, list[Path]]:
-    """Fly the comparison of each world; write its results, then figures and pages into `out`.
+    """Fly the comparison in each world; write results, figures and pages into `out`.
 
-    Several worlds have subfolders. For `refresh` see `write_page`. Returns tables and files.
+    With several worlds, each has a subfolder for its figures. `refresh`: see `write_page`. Returns
+    the tables as text, and the files.
     """
     several = len(prepared) > 1
     tables: list[str] = []
@@ -172,7 +173,7 @@ def fly_and_write(
 
 
 def write(text: str, results: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write a table to `table.txt` and results to `results.json`; return the files."""
+    """Write the table to `table.txt` and the results to `results.json`; return the files."""
     files = [folder / "results.json", folder / "table.txt"]
     write_json(files[0], results)
     files[1].write_text(text, encoding="utf-8")
@@ -180,7 +181,7 @@ def write(text: str, results: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def draw(records: Records, results: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw curves, each policy's first mission, and the first one as a GIF; return the files."""
+    """Draw curves, each policy's first mission, and the first policy's GIF; return the files."""
     files = [folder / "curves.png"]
     curves_figure(results, files[0])
     for name, record in records.items():
@@ -194,9 +195,10 @@ def draw(records: Records, results: Mapping[str, Any], folder: Path) -> list[Pat
 
 
 def fly_baseline(config: Config, device: torch.device, options: argparse.Namespace) -> int:
-    """Evaluate the planner `experiment.policy`; write the results, see `fly_into_run`."""
+    """Evaluate the planner `experiment.policy` and write the results; see `fly_into_run`."""
     name, baselines = config.experiment.policy, config.experiment.baselines
-    missions = getattr(baselines, name, config.evaluation).missions  # others have no section
+    # Planners without a section in `baselines` fly `evaluation.missions`.
+    missions = getattr(baselines, name, config.evaluation).missions
     flights = prepare(config, device, [name], missions, config.environment.seed)
 
     def finish(records: Records, run: RunFolder, seconds: float) -> None:
@@ -218,10 +220,11 @@ def fly_into_run(
     fly: Callable[[], Flown],
     write: Callable[[Flown, RunFolder, float], None],
 ) -> int:
-    """Fly into a new run folder, discarded on errors before its summary; return the exit code.
+    """Fly and write into a new run folder; return the exit code.
 
-    The options are `run_name`, `archive_earlier`, and `check`, which ends before the flight.
-    `write` takes records, run and duration [s], and writes data, summary and figures.
+    If an error occurs before the summary is written, the folder is discarded. Options: `run_name`,
+    `archive_earlier`, and `check`, which only validates the configuration. `write` takes records,
+    run folder and duration [s], and writes data, summary and figures.
     """
     if options.check:
         print("the configuration is valid")

@@ -1,6 +1,6 @@
-"""Figures of flights and their results. Lengths are in metres, x points right, y up.
+"""Figures of flights and results. Lengths are in metres, x points right, y up.
 
-Figures of a mission take a flight record on the CPU that holds the maps of mission `index`.
+Functions that draw a mission need a record on the CPU that holds the maps of mission `index`.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ TERRAIN_COLOURS = ListedColormap([_BACKGROUND, _ROI])
 BELIEF_COLOURS = "cividis"
 _UNSEEN_ALPHA, DPI = 0.38, 150
 _SURFACE_CELLS = 80  # per side of the terrain in the 3-D plot
-_PANELS = 10  # of a film strip, including the terrain
+_PANELS = 10  # number of panels in a film strip, including the terrain
 _GIF_DPI, _FRAMES_PER_SECOND, _LAST_FRAME_REPEATS = 72, 2, 4
 
 
 def curves_figure(results: Mapping[str, Any], path: Path) -> None:
-    """Draw the curves of `report.results` as a PNG: mean over missions ± one standard error."""
+    """Draw the curves in `report.results` as a PNG: mean over missions ± one standard error."""
     figure = new_figure((11.0, 4.6))
     policies = results["policies"]
     blocks = None if results["blocks"] is None else torch.tensor(results["blocks"])
     panels = (("roi_entropy", "entropy of the ROI cells [bit]"), ("f1", "F1 of the ROI"))
     for axes, (metric, label) in zip(figure.subplots(1, 2), panels, strict=True):
-        for k, (name, found) in enumerate(policies.items()):
-            values = torch.tensor(found[metric], dtype=torch.float64)
+        for k, (name, metrics) in enumerate(policies.items()):
+            values = torch.tensor(metrics[metric], dtype=torch.float64)
             draw_curve(axes, values, blocks, name, k)
         axes.set(xlabel="readings of each UAV", ylabel=label, ylim=(0, 1.02))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     missions = len(next(iter(policies.values()))["f1"])
-    several = f"Mean over {missions} missions; bands: ± one standard error"
-    figure.suptitle(several if missions > 1 else "One mission")
+    title = f"Mean over {missions} missions; bands: ± one standard error"
+    figure.suptitle(title if missions > 1 else "One mission")
     _save_panels(figure, path)
 
 
@@ -80,7 +80,7 @@ def draw_curve(axes: Axes, values: Tensor, blocks: Tensor | None, name: str, num
 def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw ROI entropy and F1 of each policy in each world as a PNG, with 95 % intervals.
 
-    For the worlds see `report.overview`.
+    `worlds`: see `report.overview`.
     """
     policies = list(worlds[0]["summary"])
     figure = new_figure((max(9.0, 1.5 + 0.35 * len(worlds) * len(policies)), 6.4))
@@ -88,13 +88,13 @@ def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
     panels = (("roi_entropy", "ROI entropy [bit]"), ("f1", "F1"))
     for axes, (metric, label) in zip(figure.subplots(2, 1, sharex=True), panels, strict=True):
         for k, name in enumerate(policies):
-            found = [world["summary"][name][metric] for world in worlds]
+            rows = [world["summary"][name][metric] for world in worlds]
             x = np.arange(len(worlds)) + (k - (len(policies) - 1) / 2) * step
-            means = np.array([each["iqm"] for each in found])
-            ends = np.array([each["iqm_interval"] or (each["iqm"],) * 2 for each in found]).T
+            means = np.array([row["iqm"] for row in rows])
+            ends = np.array([row["iqm_interval"] or (row["iqm"],) * 2 for row in rows]).T
             errors = (means - ends[0], ends[1] - means)
-            look = {"fmt": _MARKERS[k % len(_MARKERS)], "color": _COLOURS[k % len(_COLOURS)]}
-            axes.errorbar(x, means, errors, markersize=5, capsize=2, label=name, **look)
+            style = {"fmt": _MARKERS[k % len(_MARKERS)], "color": _COLOURS[k % len(_COLOURS)]}
+            axes.errorbar(x, means, errors, markersize=5, capsize=2, label=name, **style)
         axes.set(ylabel=label, ylim=(0, 1.02))
         axes.set_xticks(np.arange(len(worlds)), [world["name"] for world in worlds], rotation=20)
         axes.grid(axis="y", alpha=0.3)
@@ -103,7 +103,7 @@ def worlds_figure(worlds: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _save_panels(figure: Figure, path: Path) -> None:
-    """Write a figure whose panels share the legend of the first one."""
+    """Save a figure with one legend for all panels, taken from the first panel."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -117,7 +117,7 @@ def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
     Raises IndexError if the record does not hold the maps of this mission.
     """
     if not 0 <= index < (kept := len(record.truth)):
-        raise IndexError(f"mission {index}: the record keeps the maps of the first {kept} only")
+        raise IndexError(f"mission {index}: the record has maps only of the first {kept} missions")
     record = record.alone(index)
     figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
@@ -166,7 +166,7 @@ def draw_terrain(axes: Axes, record: FlightRecord) -> None:
         axes.plot(*outline, color=colour, linewidth=1.2, linestyle=":")
     draw_zones(axes, record)
     flown = record.path[0].numpy()
-    widths = np.linspace(3.6, 1.4, len(lines))  # keeps coinciding paths visible
+    widths = np.linspace(3.6, 1.4, len(lines))  # different widths show overlapping paths
     for n, (colour, style) in enumerate(lines):
         x, y = flown[:, n, 0], flown[:, n, 1]
         axes.plot(x, y, color=colour, linestyle=style, linewidth=widths[n])
@@ -217,7 +217,7 @@ def _label(axes: Axes, record: FlightRecord, title: str) -> None:
 
 
 def film_strip(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission as a PNG: ground truth, and global belief after selected rounds."""
+    """Draw one mission as a PNG: ground truth and the global belief after selected rounds."""
     record = record.alone(index)
     rounds = record.film.shape[1] - 1
     shown = np.unique(np.linspace(0, rounds, _PANELS - 1).round().astype(int))
@@ -293,7 +293,7 @@ def _film_map(axes: Axes, record: FlightRecord, values: Tensor, colours: Any) ->
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of a size [inch] that keeps its parts apart."""
+    """Return an empty figure of the given size [inch], with a layout that avoids overlaps."""
     figure = Figure(figsize=size)
     figure.set_layout_engine(
         "constrained", w_pad=0.12, h_pad=0.08, wspace=0.02, rect=(0, 0, 0.985, 1)
@@ -307,7 +307,7 @@ def uav_lines(number: int) -> list[tuple[str, LineStyle]]:
 
 
 def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap) -> AxesImage:
-    """Draw a map [R, C] of values in 0 … 1, in metres."""
+    """Draw a map [R, C] with values in 0 … 1; the axes are in metres."""
     (rows, cols), (res_x, res_y) = config.geometry.map_shape, config.geometry.cell_size
     return axes.imshow(
         values.T.float().cpu().numpy(), origin="lower", interpolation="nearest",
@@ -318,7 +318,7 @@ def draw_map(axes: Axes, values: Tensor, config: Config, colours: str | Colormap
 def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, Array]:
     """Return x and y [m] of the closed outline of a footprint (row0, row1, col0, col1).
 
-    Both are empty for an empty footprint, that of a UAV that has stopped.
+    Both are empty for the empty footprint of a UAV that has stopped.
     """
     row0, row1, col0, col1 = footprint
     corners = [(row0, col0), (row1, col0), (row1, col1), (row0, col1), (row0, col0)]
@@ -327,7 +327,7 @@ def footprint_outline(footprint: Sequence[int], config: Config) -> tuple[Array, 
 
 
 def set_limits(axes: Axes, config: Config) -> None:
-    """Show the flown area, with a margin for UAVs at its border."""
+    """Set axis limits to the mission area, with a margin for UAVs at the border."""
     x, y = config.environment.x_dim, config.environment.y_dim
     axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))
 
@@ -336,14 +336,15 @@ class Outline(NamedTuple):
     """One closed polygon."""
 
     rings: list[list[list[float]]]
-    """Border and holes: points (x, y) in metres of the area; the last point repeats the first."""
+    """Border and holes as points (x, y) [m] of the area; the last point repeats the first."""
     floor: float
+    """Lowest closed altitude [m]."""
     height: float
-    """Highest closed altitude [m], above the floor [m]; inf for the sky."""
+    """Highest closed altitude [m]; inf if there is no upper limit."""
 
     @property
     def label(self) -> str:
-        """Closed altitudes in words."""
+        """Description of the closed altitudes."""
         top = "up" if math.isinf(self.height) else f"to {self.height:.3g} m"
         return f"closed from {self.floor:.3g} m {top}"
 
@@ -351,22 +352,22 @@ class Outline(NamedTuple):
 def polygons(
     zone: Zone, origin: tuple[float, float], size: tuple[float, float], margin: float = 0.0
 ) -> list[Any]:
-    """Return the polygons of a zone in a window and the `margin` [m] around it.
+    """Return a zone's polygons within a window of `size` [m], and a `margin` [m] around it.
 
-    They are relative to the window's lower left corner, `origin` [m]; its sides are `size` [m].
+    Coordinates are relative to the window's lower left corner, `origin` [m].
     """
     import shapely
     from shapely.affinity import translate
 
     x, y = origin
-    near = shapely.box(x - margin, y - margin, x + size[0] + margin, y + size[1] + margin)
-    parts = shapely.get_parts(translate(zone.shape.intersection(near), -x, -y))
+    window = shapely.box(x - margin, y - margin, x + size[0] + margin, y + size[1] + margin)
+    parts = shapely.get_parts(translate(zone.shape.intersection(window), -x, -y))
     return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]
 
 
 def zone_outlines(record: FlightRecord) -> list[Outline]:
-    """Return the outlines of zones within the area of a mission `alone`, then of its obstacles."""
-    found = []
+    """Return the outlines of zones and obstacles in the area of a single-mission record."""
+    outlines = []
     if record.zones is not None:
         area, origin = record.config.environment, (0.0, 0.0)
         if record.zones.follows_windows and record.window_origins is not None:
@@ -377,17 +378,17 @@ def zone_outlines(record: FlightRecord) -> list[Outline]:
                     [[float(x), float(y)] for x, y in ring.coords]
                     for ring in (part.exterior, *part.interiors)
                 ]
-                found.append(Outline(rings, zone.floor, zone.height))
+                outlines.append(Outline(rings, zone.floor, zone.height))
     boxes = [] if record.boxes is None else record.boxes[0].tolist()
     for x0, x1, y0, y1, height in boxes:
         if not math.isnan(height):
             ring = [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
-            found.append(Outline([ring], 0.0, height))
-    return found
+            outlines.append(Outline([ring], 0.0, height))
+    return outlines
 
 
 def draw_zones(axes: Axes, record: FlightRecord) -> None:
-    """Draw a mission's zones and obstacles, hatched."""
+    """Draw the zones and obstacles of a mission as hatched polygons."""
     for outline in zone_outlines(record):
         curve = Curve.make_compound_path(*(Curve(ring, closed=True) for ring in outline.rings))
         axes.add_patch(

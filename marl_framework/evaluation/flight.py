@@ -3,7 +3,7 @@
 Rounds count readings: round 0 is before any reading, round 1 follows the first reading at the
 start, round T + 1 follows the last move.
 
-Evaluation missions are the same for every planner and every batch size: each has its own random
+Evaluation missions are the same for every planner and every batch size. Each has its own random
 generator (terrain, start, sensor, radio), seeded by evaluation seed, split and mission number.
 """
 
@@ -28,7 +28,7 @@ from marl_framework.mission.state import ResetDraws, StepDraws
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
-_PLANNER_STREAM = MAX_RANK - 1  # missions use the streams below
+_PLANNER_STREAM = MAX_RANK - 1  # missions use the streams with lower numbers
 
 
 @dataclass
@@ -41,9 +41,9 @@ class FlightRecord:
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
     `rmse`, `wrmse`, `mll`, `wmll` (see `map_metrics`) and `coverage`."""
     episode_return: Tensor
-    """Undiscounted return, no unit, [E] float32."""
+    """Undiscounted return, [E] float32."""
     absolute_return: Tensor
-    """Sum over steps of absolute_scale · information gained + absolute_offset, [E]."""
+    """Sum over steps of absolute_scale · absolute gain + absolute_offset, [E]."""
     path_length: Tensor
     """Distance flown by the whole team [m], [E]."""
     altitude_shares: Tensor
@@ -55,7 +55,7 @@ class FlightRecord:
     footprints: Tensor
     """Cells in view, half-open (row0, row1, col0, col1), [E, T + 1, N, 4] int64."""
     active: Tensor
-    """UAVs that took each reading, [E, T + 1, N] bool; the others do not move."""
+    """Whether each UAV took each reading, [E, T + 1, N] bool; inactive UAVs do not move."""
     truth: Tensor
     """Ground truth of the first M ≤ E missions, [M, R, C] bool."""
     belief: Tensor
@@ -63,19 +63,20 @@ class FlightRecord:
     film: Tensor
     """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
     missions_per_batch: int
-    """Number of missions that flew at once."""
+    """Number of missions flown at once."""
     planning_seconds: list[float]
-    """Mean planning time of one step of each batch [s]."""
+    """Mean planning time per step in each batch [s]."""
     window_origins: Tensor | None = None
-    """Lower left corner of each window on the measured map [m], [E, 2] float64, NaN elsewhere."""
+    """Lower left corner of each window on the measured map [m], [E, 2] float64; NaN on other
+    terrain."""
     boxes: Tensor | None = None
-    """Obstacles (x0, x1, y0, y1, height) [m], [E, K, 5] float64, NaN where there are fewer."""
+    """Obstacles (x0, x1, y0, y1, height) [m], [E, K, 5] float64, padded with NaN."""
     zones: NoFlyZones | None = None
 
     def alone(self, index: int) -> FlightRecord:
-        """Return one mission with only its own UAVs and readings; E is 1.
+        """Return the record of one mission (E = 1), with only its UAVs and readings.
 
-        Its tensors are views.
+        The tensors are views.
         """
         one: FlightRecord = combined([self], lambda values: values[index : index + 1])
         team, readings = one.active[0, 0], int(one.active.any(2).sum())
@@ -92,7 +93,7 @@ class FlightRecord:
 
 
 def combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
-    """Combine the tensors in tuples, dictionaries and dataclasses; all else is the first part's."""
+    """Combine tensors within tuples, dictionaries and dataclasses; other values are from part 0."""
     first = parts[0]
     if isinstance(first, Tensor):
         return combine(*parts)
@@ -119,11 +120,11 @@ class MissionStreams:
         ]
 
     def draw_reset(self) -> ResetDraws:
-        """Draw the start of E missions."""
+        """Draw the random numbers for the start of E missions."""
         return combined([env.draw_reset() for env in self._each()], _concatenate)
 
     def draw_step(self) -> StepDraws:
-        """Draw one step of E missions."""
+        """Draw the random numbers for one step of E missions."""
         return combined([env.draw_step() for env in self._each()], _concatenate)
 
     def _each(self) -> Iterator[MissionEnvironment]:
@@ -138,7 +139,7 @@ def planner_generator(env: MissionEnvironment, seed: int, split: str = "test") -
 
 
 def _mission_seed(seed: int, split: str, number: int) -> int:
-    """Return the seed of one mission; past mission 1023, one of the next evaluation seed."""
+    """Return a mission's seed; further missions than streams use the next evaluation seed."""
     block, stream = divmod(number, _PLANNER_STREAM)
     return split_seed((seed + block) % MAX_SEED, split, stream)
 
@@ -155,22 +156,22 @@ def fly(
     draws: MissionEnvironment | MissionStreams | None = None,
     keep_maps: int | None = None,
 ) -> FlightRecord:
-    """Fly the E missions of an environment and record metrics after every round, on its device.
+    """Fly the E missions of an environment; record metrics after every round, on the device.
 
     No data is transferred to the host before the last move.
 
     Args:
         env: environment of E missions.
-        planner: planner of all missions.
-        generator: generator of the planner's random choices.
-        draws: random draws of the missions; None for those of `env`.
+        planner: planner that flies all missions.
+        generator: generator for the planner's random choices.
+        draws: source of the missions' random draws; None for `env`.
         keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
     """
     start = (draws := draws or env).draw_reset()
     state = env.reset(start)
     boxes = env.obstacles.boxes(start.boxes, state.positions)
     timer = StageTimer(env.device)
-    places, flown, film, rounds = [], [], [], []
+    places, actives, film, rounds = [], [], [], []
 
     def add_round(belief: Tensor) -> None:
         rounds.append(map_metrics(belief, state.truth))
@@ -178,30 +179,31 @@ def fly(
 
     def add_reading(active: Tensor) -> None:
         places.append(state.positions.clone())
-        flown.append(active)
+        actives.append(active)
         add_round(state.global_belief)
 
     add_round(torch.full_like(state.global_belief, env.config.mapping.prior))
     add_reading(state.active.clone())
-    rewards, absolutes, scale = [], [], env.config.experiment.reward
+    rewards, absolutes, reward_config = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
         with timer("planning"):
             actions, *_ = planner.act(state, generator)
         active = state.active.clone()
         result = env.step(state, actions, draws.draw_step())
         rewards.append(result.reward)
-        absolute = scale.absolute_scale * result.absolute + scale.absolute_offset
+        absolute = reward_config.absolute_scale * result.absolute + reward_config.absolute_offset
         absolutes.append(absolute * active.any(1))
         add_reading(active)
-    metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
-    footprints = [env.camera.team_boxes(*each)[..., :4] for each in zip(places, flown, strict=True)]
+    metrics = {name: torch.stack([values[name] for values in rounds], dim=1) for name in rounds[0]}
+    readings = zip(places, actives, strict=True)
+    footprints = [env.camera.team_boxes(*reading)[..., :4] for reading in readings]
     seen = torch.zeros_like(state.truth)
     covered = [coverage(seen)]
-    for reading in footprints:
-        for boxes_of_uav in reading.unbind(1):  # avoids a tensor [E, N, R, C]
-            seen |= footprint_masks(boxes_of_uav, env.camera.shape)
+    for team_footprints in footprints:
+        for uav_footprints in team_footprints.unbind(1):  # avoids a tensor [E, N, R, C]
+            seen |= footprint_masks(uav_footprints, env.camera.shape)
         covered.append(coverage(seen))
-    positions, active = torch.stack(places, dim=1), torch.stack(flown, dim=1)
+    positions, active = torch.stack(places, dim=1), torch.stack(actives, dim=1)
     path = env.lattice.metres(positions)
     levels = torch.arange(env.lattice.shape[2], device=env.device)
     at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
@@ -241,9 +243,10 @@ def evaluate(
     """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
     The missions depend only on configuration, seed (0 ≤ seed < 2**20), split and device type, and
-    on a GPU on whether Triton draws the sensor's bits. The actions of a random planner depend on
-    E, too. The generator of `env`, which is of `split`, is not used. Ground truth and beliefs of
-    `keep_maps` missions are recorded. Raises ValueError for less than 1 mission.
+    on a GPU on whether Triton draws the sensor's bits. The actions of a random planner also depend
+    on E. `env` must be an environment of `split`; its generator is not used. `keep_maps` is the
+    number of missions whose ground truth and beliefs are recorded. Raises ValueError for less than
+    1 mission.
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
@@ -251,9 +254,9 @@ def evaluate(
     records = []
     for first in range(0, missions, env.num_envs):
         draws = streams(env, seed, split, first)
-        wanted = min(max(keep_maps - first, 0), missions - first)
-        flown = fly(env, planner, generator, draws, keep_maps=wanted)
-        records.append(combined([flown], Tensor.cpu))
+        kept = min(max(keep_maps - first, 0), missions - first)
+        batch = fly(env, planner, generator, draws, keep_maps=kept)
+        records.append(combined([batch], Tensor.cpu))
     record: FlightRecord = combined(records, lambda *parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
     return replace(record, planning_seconds=seconds)
@@ -261,11 +264,11 @@ def evaluate(
 
 @torch.no_grad()
 def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
-    """Fly E fixed missions of the validation split and the configuration's seed.
+    """Fly E fixed missions of the validation split, with the configuration's seed.
 
-    Every call flies the same missions, uses none of training's generators and does not
-    synchronise with the host. Returns, on the device, `roi_entropy` and `f1` after the last move,
-    and the undiscounted `return`, [E] each.
+    Every call flies the same missions, without using the training's generators and without
+    synchronising with the host. Returns `roi_entropy` and `f1` after the last move and the
+    undiscounted `return`, [E] each, on the device.
     """
     seed = env.config.environment.seed
     draws = MissionStreams(env, seed, "validation")
@@ -283,17 +286,17 @@ def validate(env: MissionEnvironment, planner: Planner) -> dict[str, Tensor]:
 
 
 def warn_without_interest(roi_entropy: Tensor) -> None:
-    """Warn of missions without a region of interest: their ROI entropy [E] is exactly 0."""
-    if bare := int((roi_entropy == 0).sum()):
+    """Warn of missions without a region of interest, whose initial ROI entropy [E] is exactly 0."""
+    if empty := int((roi_entropy == 0).sum()):
         warn(
-            f"warning: {bare} of {len(roi_entropy)} missions have no region of interest; ROI "
-            "entropy and F1 are 0 there, and means count them. On a measured map, choose another "
-            "sensor.simulation.raster.threshold"
+            f"warning: {empty} of {len(roi_entropy)} missions have no region of interest; their "
+            "ROI entropy and F1 are 0 and are included in the means. On a measured map, choose "
+            "another sensor.simulation.raster.threshold"
         )
 
 
 def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a mask of the cells in each footprint, [B, R, C] bool; R and C are the map's `shape`.
+    """Return a mask of the cells in each footprint, [B, R, C] bool, for maps of `shape` (R, C).
 
     Footprints are half-open (row0, row1, col0, col1), [B, 4] int64.
     """

@@ -1,8 +1,8 @@
 """Metrics of belief maps against the ground truth, for a batch of missions.
 
-Every function takes `belief` [E, R, C] (floating point, P(region of interest) of each cell) and
-`truth` [E, R, C] (bool, True = region of interest, ROI) and returns [E] in the dtype and on the
-device of the belief, without a transfer to the host.
+Functions take `belief` [E, R, C] (floating point, P(region of interest) of each cell) and `truth`
+[E, R, C] (bool, True = region of interest, ROI). They return [E] with the belief's dtype and
+device, without a transfer to the host.
 
 In a mission without ROI cells, `f1` and the means over ROI cells (`roi_entropy`, `wrmse`,
 `wmll`) are 0.
@@ -31,7 +31,7 @@ def coverage(seen: Tensor) -> Tensor:
 
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all metrics of a belief by name, [E] each, computed in chunks of missions for speed.
+    """Return all metrics by name, [E] each, computed in chunks of missions for speed.
 
     `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
     `wrmse` and `wmll` are the same over the ROI cells. For `f1` see `accuracy.f1`.
@@ -41,7 +41,7 @@ def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
 
 
 def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """Return all metrics of a few missions, with each logarithm taken once."""
+    """Return all metrics of a few missions; compute each logarithm only once."""
     roi = truth.to(belief.dtype)
     weight = roi / count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
     p = clamp_probability(belief)

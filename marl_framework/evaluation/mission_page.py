@@ -1,4 +1,4 @@
-"""A mission as one HTML file that needs no network: maps, paths and curves after each reading."""
+"""HTML page of a mission, usable offline: maps, paths and curves after each reading."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from marl_framework.runs.files import atomic_file, strict
 
 LARGEST = 5_000_000  # size limit of a page [bytes]
 _FOLDER, _PARTS = Path(__file__).parent / "page", ("page.html", "page.css", "page.js")
-_LEVELS = 100  # of a belief between 0 and 1
-_MOST_CELLS = 512  # along a side; more are not visible
-# Okabe and Ito's colours, safe for colour blindness; lighter ones on a dark page.
+_LEVELS = 100  # number of steps of a stored belief between 0 and 1
+_MOST_CELLS = 512  # maximum number of cells along a side; more would not be visible
+# Okabe and Ito's colours, safe for colour blindness, with lighter variants for a dark page.
 _LINES = [
     {"light": "#0072b2", "dark": "#56b4e9"},
     {"light": "#c45100", "dark": "#ff9d4d"},
@@ -39,27 +39,32 @@ _LINES = [
 def write_page(
     records: Mapping[str, FlightRecord], index: int, path: Path, refresh: int | None = None
 ) -> None:
-    """Write one mission of several policies, side by side, of about `LARGEST` bytes at most.
+    """Write one mission of several policies, side by side, in at most about `LARGEST` bytes.
 
-    Larger maps are averaged onto fewer cells. The records are on the CPU and hold the maps of the
-    same mission `index`. A browser loads the page again after `refresh` [s]; None for never.
+    Larger maps are averaged onto fewer cells. The records must be on the CPU and hold the maps of
+    the same mission `index`. Browsers reload the page after `refresh` [s]; None for never.
     """
     records = {name: record.alone(index) for name, record in records.items()}
     shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
-    while len(text := _page(records, index, shrink, refresh).encode()) > LARGEST and shrink < cells:
+    while (
+        len(text := _render_page(records, index, shrink, refresh).encode()) > LARGEST
+        and shrink < cells
+    ):
         shrink *= 2
     with atomic_file(path) as file:  # a browser may be reading it
         file.write(text)
 
 
-def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None) -> str:
-    """Return the page of mission `index`, alone in each record, with maps of 1 / shrink."""
+def _render_page(
+    records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None
+) -> str:
+    """Return the page of mission `index`, the records' only mission, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
     area, team = config.environment, config.missions.most_agents
     heights = ", ".join(f"{h:g}" for h in config.geometry.altitudes)
     moves = max(record.config.missions.episode_length for record in records.values())
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
-    data = json.dumps(strict(_data(records, shrink)), separators=(",", ":"))
+    data = json.dumps(strict(_collect_data(records, shrink)), separators=(",", ":"))
     return Template(parts["page.html"]).substitute(
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
@@ -69,11 +74,11 @@ def _page(records: Mapping[str, FlightRecord], index: int, shrink: int, refresh:
         refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
         style=parts["page.css"],
         script=parts["page.js"],
-        data=data.replace("<", "\\u003c"),  # no name ends the script
+        data=data.replace("<", "\\u003c"),  # a name with </script> must not end the script
     )
 
 
-def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
+def _collect_data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
     first = next(iter(records.values()))
     config = first.config
     rows, cols = config.geometry.map_shape
@@ -81,7 +86,7 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
     shape = (math.ceil(rows / factor), math.ceil(cols / factor))
     covered = (rows * config.geometry.cell_size[0], cols * config.geometry.cell_size[1])
     scale = matplotlib.colormaps[BELIEF_COLOURS]
-    truth = _averaged(first.truth[0].float(), shape) > 0.5
+    truth = _average_maps(first.truth[0].float(), shape) > 0.5
     rounds = max(record.film.shape[1] for record in records.values())
     return {
         "size": [config.environment.x_dim, config.environment.y_dim],
@@ -91,42 +96,44 @@ def _data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
         "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first)],
-        "truth": _packed(truth.numpy().astype(np.uint8)),
-        "policies": [_policy(name, record, shape, rounds) for name, record in records.items()],
+        "truth": _pack(truth.numpy().astype(np.uint8)),
+        "policies": [_policy_data(name, record, shape, rounds) for name, record in records.items()],
     }
 
 
-def _policy(name: str, record: FlightRecord, shape: tuple[int, int], rounds: int) -> dict[str, Any]:
-    """Return the data of a policy; after its end, the last values are repeated."""
-    film = _averaged(_held(record.film[0], rounds).float(), shape)
+def _policy_data(
+    name: str, record: FlightRecord, shape: tuple[int, int], rounds: int
+) -> dict[str, Any]:
+    """Return the data of a policy; repeat the last values after the end of a shorter mission."""
+    film = _average_maps(_repeat_last(record.film[0], rounds).float(), shape)
     levels = (film * _LEVELS).round().byte().numpy()
     changes = np.diff(levels, axis=0, prepend=np.zeros_like(levels[:1]))  # modulo 256
     sides = torch.tensor(record.config.geometry.cell_size).repeat_interleave(2)
     curves = {
         "footprints": record.footprints[0].transpose(0, 1) * sides,
-        "entropy": _held(record.metrics["roi_entropy"][0], rounds),
-        "f1": _held(record.metrics["f1"][0], rounds),
+        "entropy": _repeat_last(record.metrics["roi_entropy"][0], rounds),
+        "f1": _repeat_last(record.metrics["f1"][0], rounds),
     }
     return {
         "name": name,
-        "belief": _packed(changes),
+        "belief": _pack(changes),
         "readings": record.active[0].sum(0).tolist(),
-        "path": _held(record.path[0], rounds - 1).transpose(0, 1).tolist(),
+        "path": _repeat_last(record.path[0], rounds - 1).transpose(0, 1).tolist(),
         **{name: values.double().numpy().round(4).tolist() for name, values in curves.items()},
     }
 
 
-def _held(values: Tensor, rounds: int) -> Tensor:
-    """Repeat the last of the values [T, …] up to a number of rounds."""
+def _repeat_last(values: Tensor, rounds: int) -> Tensor:
+    """Repeat the last value of `values` [T, ...] until there are `rounds` values."""
     return torch.cat((values, values[-1:].repeat_interleave(rounds - len(values), 0)))
 
 
-def _averaged(maps: Tensor, shape: tuple[int, int]) -> Tensor:
+def _average_maps(maps: Tensor, shape: tuple[int, int]) -> Tensor:
     """Average maps [..., R, C] onto a smaller shape."""
-    if (whole := maps.shape[-2:]) == shape:
+    if (full := maps.shape[-2:]) == shape:
         return maps
-    return area_pool(maps, *lattice_weights((whole[0], whole[1]), shape, maps.device))
+    return area_pool(maps, *lattice_weights((full[0], full[1]), shape, maps.device))
 
 
-def _packed(values: np.ndarray[Any, Any]) -> str:
+def _pack(values: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

@@ -1,4 +1,4 @@
-"""Options of `python -m marl_framework.evaluate` and their checks. Loads no PyTorch."""
+"""Options of `python -m marl_framework.evaluate`, and their checks. Does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.names import PRETRAINED, check_run_name
 
 SEED, MISSIONS = 10001, 50
-"""Defaults of a comparison; a suite has its own."""
+"""Defaults of a comparison; suites have their own defaults."""
 _RASTER = "raster:"
 _TERRAINS = (*(name for name in TERRAINS if name != "raster"), "mixed")
 TASK = "{task}"
-"""Placeholder for the name of the task in the names of runs."""
+"""Placeholder for the task's name in run names."""
 _CONFLICTS = {
     "suite": ("config", "terrain", "agents", "communication", "tasks", "sample", "html", "watch"),
     "tasks": ("terrain", "agents", "communication"),
     "watch": ("checkpoint",),
 }
-"""Options that cannot be combined with another one."""
+"""Options that cannot be combined with the option given by the key."""
 
 
 def read_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit with code 2 for wrong arguments or combinations of them."""
+    """Parse the command line; exit with code 2 for invalid arguments or combinations."""
     parser = Parser(prog="python -m marl_framework.evaluate", description=description)
     _add_policies(parser)
     _add_missions(parser)
@@ -45,7 +45,7 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
 
     for name in given(_CONFLICTS):
         for other in given(_CONFLICTS[name]):
-            parser.error(f"--{other} cannot be combined with --{name}; leave it out")
+            parser.error(f"--{other} cannot be combined with --{name}; remove one of the two")
     if options.suite is None:
         for name in given(("only", "maps")):
             parser.error(f"--{name} requires --suite")
@@ -60,8 +60,8 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         type=_option(read_policies),
         metavar="NAME,…",
         help=f"planners to compare: {', '.join(PLANNER_NAMES)} (the oracle sees the true map), or "
-        "your own as module.Class; NAME=RUN is a trained team, and learned=RUN takes the name of "
-        "its run; differences are to the best of information_gain, coverage and random",
+        "your own as module.Class; NAME=RUN adds a run's team as NAME, learned=RUN under the run's "
+        "name; the reference is the best of information_gain, coverage and random",
     )
     meaning = "sample the trained team's actions (default: the most probable ones)"
     add("--sample", action="store_true", help=meaning)
@@ -79,44 +79,46 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
         "(default: the configuration's)",
     )
     sizes = _numbers("different team sizes such as 2,4,8", least=1, several=True)
-    add("--agents", type=sizes, metavar="N,…", help="team sizes; each flies with each range")
+    meaning = "team sizes; each is combined with each radio range"
+    add("--agents", type=sizes, metavar="N,…", help=meaning)
     ranges = _numbers("different ranges [m] such as 0,25,inf", float, several=True)
-    meaning = "radio ranges [m]; inf: all UAVs hear each other"
+    meaning = "radio ranges [m]; with inf all UAVs hear each other"
     add("--communication", type=ranges, metavar="M,…", help=meaning)
-    meaning = f"fly the missions of each task of a file; {TASK} in a RUN is the task's name"
+    meaning = f"fly the missions of each task in a file; {TASK} in a RUN becomes the task's name"
     add("--tasks", metavar="FILE", help=meaning)
     add_overrides(
         parser,
         "override a key of the configuration; repeatable; with --suite only keys of "
-        "experiment.baselines.search, whose predictor may name several runs, RUN,…",
+        "experiment.baselines.search, where predictor may be several runs: RUN,…",
     )
     number = _numbers("a number of missions, 1 or more", least=1)
     add("--missions", type=number, help=f"number of missions (default: {MISSIONS})")
     add(
         "--seed",
         type=_numbers(f"a whole number from 0 to {MAX_SEED - 1}", most=MAX_SEED - 1),
-        help=f"seed of the missions (default: {SEED}, with --suite the suite's); use seeds below "
-        "20000 for development",
+        help=f"seed of the missions (default: {SEED}; with --suite the suite's own); use seeds "
+        "below 20000 for development",
     )
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    meaning = "fly the fixed worlds of docs/suite.md; --checkpoint may name several RUN,…"
+    meaning = "fly the fixed worlds of docs/suite.md; --checkpoint may then be several runs: RUN,…"
     add("--suite", choices=("standard", "teams"), help=meaning)
     add("--only", metavar="WORLD,…", help="with --suite: only these worlds")
     add("--maps", metavar="NAME=PATH,…", help="with --suite: measured maps, one world each")
     add("--no-figures", action="store_true", help="write no figures")
-    add("--html", action="store_true", help="write mission.html, the first mission to watch")
-    meaning = "evaluate the latest team of a training run, with --html, after each checkpoint"
+    meaning = "write mission.html, an interactive page of the first mission"
+    add("--html", action="store_true", help=meaning)
+    meaning = "evaluate a training run's latest team after each checkpoint, with --html"
     add("--watch", metavar="RUN", help=meaning)
-    meaning = "folder of the results, which replace earlier ones (with --watch: RUN/watch)"
+    meaning = "folder for the results; earlier results are replaced (with --watch: RUN/watch)"
     add("--out", metavar="DIR", help=meaning)
 
 
 def _option(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for argparse that reports the message of a ConfigError."""
+    """Return an argparse type that reports the message of a ConfigError."""
 
     def convert(text: str) -> Any:
         try:
@@ -128,13 +130,13 @@ def _option(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _numbers(
-    wanted: str,
+    expected: str,
     read: Callable[[str], float] = int,
     least: float = 0,
     most: float = math.inf,
     several: bool = False,
 ) -> Callable[[str], Any]:
-    """Return a type for argparse: a number from `least` to `most`, or a list of different ones."""
+    """Return an argparse type: a number from `least` to `most`, or a list of distinct numbers."""
 
     def convert(text: str) -> Any:
         try:
@@ -142,7 +144,7 @@ def _numbers(
         except ValueError:
             values = []
         if not values or len({v for v in values if least <= v <= most}) < len(values):
-            raise argparse.ArgumentTypeError(f"{text}: give {wanted}")
+            raise argparse.ArgumentTypeError(f"{text}: give {expected}")
         return values if several else values[0]
 
     return convert
@@ -151,7 +153,7 @@ def _numbers(
 def terrain_overrides(name: str) -> list[str]:
     """Return the overrides of a terrain. Raises ConfigError if the terrain does not exist."""
     if name.startswith(_RASTER) and name != _RASTER:
-        path = json.dumps(name.removeprefix(_RASTER))  # a text in YAML, whatever it holds
+        path = json.dumps(name.removeprefix(_RASTER))  # quoted, so that YAML reads a string
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
     if name not in _TERRAINS and "." not in name:
         known = ", ".join(_TERRAINS)
@@ -162,11 +164,11 @@ def terrain_overrides(name: str) -> list[str]:
 def world_overrides(
     agents: Sequence[int] | None, ranges: Sequence[float] | None
 ) -> dict[str, list[str]]:
-    """Return the overrides of each combination of team size and radio range [m], by its name."""
+    """Return the overrides for each combination of team size and radio range [m], by name."""
     teams = {f"agents_{n}": [f"experiment.missions.n_agents={n}"] for n in agents or ()}
     radios = {}
     for metres in ranges or ():
-        value = ".inf" if math.isinf(metres) else metres  # as YAML has it
+        value = ".inf" if math.isinf(metres) else metres  # YAML's spelling of infinity
         radios[f"range_{metres:g}"] = [f"experiment.uav.communication_range={value}"]
     return {
         "_".join(filter(None, (team, radio))): [*teams.get(team, ()), *radios.get(radio, ())]
@@ -175,19 +177,19 @@ def world_overrides(
 
 
 def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the policies, and the runs of those given as `NAME=RUN`.
+    """Return the policy names, and the runs of policies given as `NAME=RUN`.
 
-    A team given as `learned=RUN` takes the name of its run, without `-{task}`, or of the path where
-    two are the same. Raises ConfigError if a planner does not exist, or a name is given twice.
+    A team given as `learned=RUN` is named after its run, without `-{task}`, or after its path if
+    two run names are equal. Raises ConfigError if a planner does not exist or a name is repeated.
     """
     given = [part.strip().partition("=") for part in text.split(",")]
-    short = [_short_name(run) for name, _, run in given if name == LEARNED]
+    run_names = [_short_name(run) for name, _, run in given if name == LEARNED]
     names: list[str] = []
     runs: dict[str, str] = {}
     for name, equals, run in given:
         if equals and name == LEARNED:
-            own = _short_name(run)
-            name = own if short.count(own) == 1 else run.strip("/").replace("/", "_")
+            short = _short_name(run)
+            name = short if run_names.count(short) == 1 else run.strip("/").replace("/", "_")
         elif equals:
             check_run_name(name)
         elif name not in PLANNER_NAMES and "." not in name:
@@ -197,7 +199,7 @@ def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
             runs[name] = run
         names.append(name)
     if len({*names}) < len(names) or runs.keys() & {*PLANNER_NAMES}:
-        raise ConfigError(f"{text}: name each planner and each run once, and no run like a planner")
+        raise ConfigError(f"{text}: give each planner and run a name of its own, not a planner's")
     return names, runs
 
 

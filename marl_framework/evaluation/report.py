@@ -1,4 +1,4 @@
-"""Report of an evaluation: a table, and the content of a JSON file."""
+"""Report of an evaluation: text tables and the content of `results.json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marl_framework.evaluation.statistics import (
 )
 
 CLASSICAL = ("information_gain", "coverage", "random")
-"""Planners that neither learn nor see the ground truth; the best of them is the reference."""
+"""Classical planners, which neither learn nor see the ground truth; the best is the reference."""
 
 _LABELS = {
     "roi_entropy": "ROI entropy [bit]",
@@ -36,8 +36,8 @@ _LABELS = {
     "return": "return",
     "absolute_return": "absolute return",
 }
-_MINUS = " - "  # between two policies in the name of their difference
-_WIDTH = 1000  # characters; no table is wider
+_MINUS = " - "  # separator in the name of a difference between two policies
+_WIDTH = 1000  # maximum width of a table [characters]
 
 
 def results(
@@ -45,11 +45,10 @@ def results(
 ) -> dict[str, Any]:
     """Return all results of an evaluation in plain types.
 
-    `policies.<name>.<metric>` holds missions × rounds (round 0 = before any reading), missions ×
-    altitudes (`altitude_shares`) or one number per mission; `summary.<name>.<metric>` the
-    statistics after the last move; `differences` the paired differences to the `reference_policy`;
-    `blocks` the number of each mission's ground (see `mission_blocks`). `timing` and `machine`
-    vary between runs.
+    `policies.<name>.<metric>`: values, missions × rounds (round 0 = before any reading), missions ×
+    altitudes (`altitude_shares`) or one number per mission. `summary.<name>.<metric>`: statistics
+    after the last move. `differences`: paired differences to the `reference_policy`. `blocks`: see
+    `mission_blocks`. `timing` and `machine` vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
     blocks = mission_blocks(next(iter(records.values())))
@@ -67,11 +66,11 @@ def results(
             "absolute_return": record.absolute_return,
         }
         policies[name] = {metric: values.tolist() for metric, values in measured.items()}
-        seconds, at_once = record.planning_seconds, record.missions_per_batch
+        seconds, batch = record.planning_seconds, record.missions_per_batch
         timing[name] = {
             "planning_seconds_per_batch_step": seconds,
-            "missions_per_batch": at_once,
-            "planning_seconds_per_step": fmean(seconds) / at_once,
+            "missions_per_batch": batch,
+            "planning_seconds_per_step": fmean(seconds) / batch,
         }
         if name != reference:
             differences[name + _MINUS + reference] = {
@@ -90,7 +89,7 @@ def results(
 
 
 def final_values(record: FlightRecord) -> dict[str, Tensor]:
-    """Return all metrics after the last move by name, [E] each."""
+    """Return all metrics after the last move, by name, [E] each."""
     shares = zip(record.config.geometry.altitudes, record.altitude_shares.unbind(-1), strict=True)
     return {
         **{name: values[:, -1] for name, values in record.metrics.items()},
@@ -108,26 +107,26 @@ def reference_policy(summary: Mapping[str, Any]) -> str:
 
 
 def mission_blocks(record: FlightRecord) -> Tensor | None:
-    """Return the `statistics.window_blocks` of missions, [E]; None without a measured map."""
+    """Return the missions' blocks (see `window_blocks`), [E]; None without a measured map."""
     if record.window_origins is None:
         return None
     area = record.config.environment
     return window_blocks(record.window_origins, (area.x_dim, area.y_dim))
 
 
-def table_text(found: Mapping[str, Any]) -> str:
-    """Return a table of `results` after the last move, with a row per metric and policy.
+def table_text(results: Mapping[str, Any]) -> str:
+    """Return the table of `results` after the last move, with a row per metric and policy.
 
     The last column is the mean paired difference to the `reference_policy`.
     """
-    summary, differences = found["summary"], found["differences"]
+    summary, differences = results["summary"], results["differences"]
     first, reference = next(iter(summary)), reference_policy(summary)
-    missions, blocks = len(found["policies"][first]["return"]), found["blocks"]
+    missions, blocks = len(results["policies"][first]["return"]), results["blocks"]
     ground = "" if blocks is None else f", {len(set(blocks))} blocks of ground"
     title = f"{missions} mission{'s' * (missions != 1)}{ground}, after the last move"
     columns = ["mean ± std", "interquartile mean [95 %]"]
     columns += [f"− {reference} [95 %]"] if differences else []
-    drawn = new_table(title, ("", "policy"), columns)
+    table = new_table(title, ("", "policy"), columns)
     for key in summary[first]:
         for name, rows in summary.items():
             row = rows[key]
@@ -139,48 +138,48 @@ def table_text(found: Mapping[str, Any]) -> str:
                 change = differences[name + _MINUS + reference][key]
                 cells.append(with_interval(change["mean"], change["interval"], sign="+"))
             label = _LABELS.get(key, key) if name == first else ""
-            drawn.add_row(*map(Text, (label, name, *cells)))  # Text: no markup in brackets
-        drawn.add_section()
-    for name, spent in found["timing"].items():
+            table.add_row(*map(Text, (label, name, *cells)))  # Text: brackets are not markup
+        table.add_section()
+    for name, timing in results["timing"].items():
         label = "planning a move [ms]" if name == first else ""
-        seconds = spent["planning_seconds_per_step"]
-        drawn.add_row(*map(Text, (label, name, f"{1000 * seconds:.3f}")))
-    return as_text(drawn)
+        seconds = timing["planning_seconds_per_step"]
+        table.add_row(*map(Text, (label, name, f"{1000 * seconds:.3f}")))
+    return as_text(table)
 
 
 def overview(worlds: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of mean ROI entropy and F1; `worlds` hold a `name` and their `results`."""
-    drawn = new_table("ROI entropy [bit] / F1, means", ("",), list(worlds[0]["summary"]))
-    for found in worlds:
+    """Return a table of mean ROI entropy and F1; each world has a `name` and `results`' keys."""
+    table = new_table("ROI entropy [bit] / F1, means", ("",), list(worlds[0]["summary"]))
+    for world in worlds:
         means = [
             f"{row['roi_entropy']['mean']:.4f} / {row['f1']['mean']:.4f}"
-            for row in found["summary"].values()
+            for row in world["summary"].values()
         ]
-        drawn.add_row(found["name"], *means)
-    return drawn
+        table.add_row(world["name"], *means)
+    return table
 
 
 def new_table(title: str, labels: Sequence[str], columns: Sequence[str]) -> Table:
-    """Return a table without rows, with columns of labels and of numbers (or words, unnamed)."""
-    drawn = Table(box=SIMPLE_HEAD, title=Text(title))
+    """Return an empty table: label columns, then columns of numbers (of words if unnamed)."""
+    table = Table(box=SIMPLE_HEAD, title=Text(title))
     for header in labels:
-        drawn.add_column(header, no_wrap=True)
+        table.add_column(header, no_wrap=True)
     for header in columns:
-        drawn.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
-    return drawn
+        table.add_column(Text(header), justify="right" if header else "left", no_wrap=True)
+    return table
 
 
-def as_text(drawn: Table) -> str:
+def as_text(table: Table) -> str:
     """Return a table as plain text."""
     buffer = StringIO()
-    Console(file=buffer, width=_WIDTH, color_system=None).print(drawn)
+    Console(file=buffer, width=_WIDTH, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def with_interval(
     mean: float, interval: Interval | None, sign: str = "", digits: int | None = None
 ) -> str:
-    """Return a mean and its interval as text; four digits, fewer for large numbers."""
+    """Return a mean and its interval as text, by default with 4 decimals (1 for large means)."""
     form = f"{sign}.{_digits(mean) if digits is None else digits}f"
     ends = "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
     return f"{mean:{form}}{ends}"

@@ -1,11 +1,11 @@
 """Statistics over missions and training seeds, with 95 % bootstrap confidence intervals.
 
-Missions over overlapping windows of one measured map are not independent: they are resampled in
-blocks (`window_blocks`), and the training seeds of a team together with the missions. All
+Missions over overlapping windows of one measured map are not independent, so they are resampled
+in blocks (`window_blocks`). A team's training seeds are resampled together with the missions. All
 intervals use the same draws, so that policies and metrics are paired.
 
-`blocks` is [E] int64: missions with the same number are resampled together. None resamples each
-mission by itself.
+`blocks` is [E] int64: missions with the same number are resampled together. With None, each
+mission is resampled independently.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from torch import Tensor
 
 _RESAMPLES = 4000
 _TRIMMED = 0.25  # share of missions that the interquartile mean drops at either end
-_NORMAL = 1.960
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # for 1 to 9 degrees
+_NORMAL = 1.960  # 97.5 % quantile of the normal distribution
+# 97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 Interval = tuple[float, float]
 
@@ -29,24 +30,24 @@ Interval = tuple[float, float]
 def statistics(values: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     """Return the statistics of `values` [E].
 
-    They are `mean`, `std` (divisor n - 1), `standard_error` (of the mean), `iqm` (mean of the
+    The keys are `mean`, `std` (divisor n - 1), `standard_error` (of the mean), `iqm` (mean of the
     middle half of the missions) and `iqm_interval` (Agarwal et al. 2021). Spreads are None for a
     single mission.
     """
     sample = values.detach().double().cpu()
     iqm = trimmed_mean(sample, torch.ones_like(sample)[None])
-    found = None
-    if drawn := _resampled_missions(blocks, len(sample)):
-        counts, stretch = drawn
-        found = middle(iqm + (trimmed_mean(sample, counts) - iqm) * stretch)
-    return {**_moments(sample, blocks), "iqm": iqm.item(), "iqm_interval": found}
+    iqm_interval = None
+    if resamples := _resample_missions(blocks, len(sample)):
+        counts, stretch = resamples
+        iqm_interval = middle(iqm + (trimmed_mean(sample, counts) - iqm) * stretch)
+    return {**_moments(sample, blocks), "iqm": iqm.item(), "iqm_interval": iqm_interval}
 
 
 def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     """Return the statistics of `ours - theirs`, paired by mission; both are [E].
 
-    They are `mean`, `std`, `standard_error` and `interval` (of the mean); spreads are None for a
-    single mission. Raises ValueError if their lengths differ.
+    The keys are `mean`, `std`, `standard_error` and `interval` (of the mean). Spreads are None for
+    a single mission. Raises ValueError if `ours` and `theirs` differ in length.
     """
     if ours.shape != theirs.shape:
         raise ValueError(f"cannot pair {len(ours)} and {len(theirs)} missions")
@@ -66,35 +67,35 @@ def _moments(sample: Tensor, blocks: Tensor | None) -> dict[str, float | None]:
 def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     """Return the 95 % bootstrap interval of the mean over training seeds and missions.
 
-    Each resample draws seeds, and the same missions for all of them. Few seeds, missions or
-    blocks underestimate the spread, so deviations get the `bootstrap_stretch`.
+    Each resample draws seeds, and the same missions for all drawn seeds. A bootstrap over few
+    seeds, missions or blocks underestimates the spread; `bootstrap_stretch` corrects deviations.
 
-    Values are [S, E]: E missions flown by the teams of S training seeds, S = 1 for a planner, or
-    paired differences of these. The interval is None for a single mission or block.
+    `values` or paired differences, [S, E]: E missions flown by teams of S training seeds, S = 1
+    for a planner. Returns None for a single mission or block.
     """
     sample = values.detach().double().cpu()
     seeds, missions = sample.shape
-    drawn = _resampled_missions(blocks, missions)
-    if drawn is None:
+    resamples = _resample_missions(blocks, missions)
+    if resamples is None:
         return None
-    counts, stretch = drawn
-    of_seeds = sample.mean(1, keepdim=True)
-    deviations = ((sample @ counts.mT) / counts.sum(1) - of_seeds) * stretch  # [S, B]
+    counts, stretch = resamples
+    seed_means = sample.mean(1, keepdim=True)
+    deviations = ((sample @ counts.mT) / counts.sum(1) - seed_means) * stretch  # [S, B]
     if seeds == 1:
-        return middle((of_seeds + deviations)[0])
-    centre = of_seeds.mean()
-    means = centre + (of_seeds - centre) * bootstrap_stretch(seeds) + deviations
+        return middle((seed_means + deviations)[0])
+    centre = seed_means.mean()
+    means = centre + (seed_means - centre) * bootstrap_stretch(seeds) + deviations
     return middle((means * resample_counts(seeds, generator_seed=1).mT).sum(0) / seeds)
 
 
 def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | None:
     """Return the standard error of the mean over missions, from sums over blocks, float64.
 
-    Without blocks it is std / sqrt(E). Values are [E, …], the result [...]; it is None for a single
-    mission or block.
+    Maps `values` [E, ...] to [...]. Without blocks the result is std / sqrt(E). Returns None for a
+    single mission or block.
     """
     sample = values.detach().double().cpu()
-    numbers, groups = _numbered(blocks, len(sample))
+    numbers, groups = _number_blocks(blocks, len(sample))
     if groups < 2:
         return None
     sums = torch.zeros(groups, *sample.shape[1:], dtype=sample.dtype)
@@ -103,11 +104,11 @@ def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | Non
 
 
 def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
-    """Return the blocks of missions over windows (x, y) of one map, `extent` [m]; [E] int64.
+    """Return the block of each mission over a window of one measured map, [E] int64.
 
-    A block is a tile of the map as large as a window: windows overlap where their lower left
-    corners, `origins` [E, 2] [m], lie in one tile. Windows of neighbouring tiles may still overlap
-    in part. A mission over other ground, at NaN, is a separate block.
+    A block is a tile of the map with the window's size `extent` (x, y) [m]. Windows overlap if
+    their lower left corners, `origins` [E, 2] [m], lie in one tile. Windows of neighbouring tiles
+    may also overlap in part. A mission on other terrain (origin NaN) is a separate block.
     """
     tiles = (origins.double().cpu() / torch.tensor(extent, dtype=torch.float64)).floor()
     separate = -1.0 - torch.arange(len(tiles), dtype=torch.float64)
@@ -115,17 +116,17 @@ def window_blocks(origins: Tensor, extent: tuple[float, float]) -> Tensor:
     return tiles.unique(dim=0, return_inverse=True)[1]
 
 
-def _numbered(blocks: Tensor | None, missions: int) -> tuple[Tensor, int]:
-    """Return blocks numbered from 0 without gaps, [E], and their number."""
+def _number_blocks(blocks: Tensor | None, missions: int) -> tuple[Tensor, int]:
+    """Return block numbers from 0 without gaps, [E], and the number of blocks."""
     if blocks is None:
         return torch.arange(missions), missions
     groups, numbers = blocks.cpu().unique(return_inverse=True)
     return numbers, len(groups)
 
 
-def _resampled_missions(blocks: Tensor | None, missions: int) -> tuple[Tensor, float] | None:
-    """Return draws of each mission, [B, E], and their `bootstrap_stretch`; None for one block."""
-    numbers, groups = _numbered(blocks, missions)
+def _resample_missions(blocks: Tensor | None, missions: int) -> tuple[Tensor, float] | None:
+    """Return draw counts of missions, [B, E], and the `bootstrap_stretch`; None for one block."""
+    numbers, groups = _number_blocks(blocks, missions)
     if groups < 2:
         return None
     return resample_counts(groups, generator_seed=0)[:, numbers], bootstrap_stretch(groups)
@@ -140,19 +141,19 @@ def resample_counts(items: int, generator_seed: int) -> Tensor:
 
 
 def bootstrap_stretch(items: int) -> float:
-    """Return the ratio of Student's interval of a mean to the bootstrap's."""
+    """Return the ratio of Student's interval to the bootstrap interval of a mean."""
     return math.sqrt(items / (items - 1)) * student_quantile(items - 1) / _NORMAL
 
 
 def student_quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution, to three digits."""
+    """Return the 97.5 % quantile of Student's distribution, to three decimals."""
     if degrees <= len(_T):
         return _T[degrees - 1]
     return _NORMAL + 2.3722 / degrees + 2.8225 / degrees**2 + 2.5558 / degrees**3
 
 
 def student_interval(values: Sequence[float]) -> Interval | None:
-    """Return Student's 95 % interval of the mean of some values; None for a single one."""
+    """Return Student's 95 % interval of the mean; None for a single value."""
     if len(values) < 2:
         return None
     half = student_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
@@ -160,7 +161,7 @@ def student_interval(values: Sequence[float]) -> Interval | None:
 
 
 def trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
-    """Return the interquartile mean of each resample of `sample` [E], from `counts` [B, E]."""
+    """Return the interquartile mean of `sample` [E] in each resample, given `counts` [B, E]."""
     order = sample.argsort()
     below = counts[:, order].cumsum(1)
     cut = (_TRIMMED * below[:, -1:]).floor()

@@ -1,7 +1,7 @@
 """The suites: planners and trained teams in fixed worlds, see `worlds` and docs/suite.md.
 
-Each flight of a planner through a world is written at once; a suite that was interrupted, or gets
-another team or policy, flies what is missing.
+Results are written after each pair of world and planner. A suite that was interrupted, or is
+given another team or policy, flies only the missing pairs.
 """
 
 from __future__ import annotations
@@ -38,67 +38,67 @@ POLICIES = (LEARNED, *report.CLASSICAL)  # by default
 SEARCH = "search"  # the only planner whose settings a suite accepts
 SETTINGS = f"experiment.baselines.{SEARCH}."
 METRICS = {"roi_entropy": -1, "f1": 1}
-"""Metrics of the table and the sign of a better value."""
+"""Metrics of the table: 1 if higher is better, −1 if lower is better."""
 LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
-_DIGITS = 6  # of a mission's value in the files
+_DIGITS = 6  # decimals of a mission's value in the files
 
 
 class Flyer(NamedTuple):
-    """A planner, or the team or predictor of one training seed, that flies each world once."""
+    """A planner, or a team or predictor of one training seed, that flies each world once."""
 
     policy: str
     key: str
-    """Name in the files, with the content of the checkpoint."""
+    """Name in the files, with a digest of the checkpoint's content."""
     checkpoint: Checkpoint | None = None
-    """Checkpoint of a team, or of the predictor of `search`."""
+    """Checkpoint of a team, or of the predictor for `search`."""
     overrides: tuple[str, ...] = ()
-    """Settings of the planner, `section.key=value` each."""
+    """Settings of the planner, as `section.key=value` strings."""
 
 
 def flyers(
     policies: Sequence[str], teams: Sequence[Checkpoint], settings: Sequence[str] = ()
 ) -> list[Flyer]:
-    """Return the flyers: each planner once, each team once, `search` once with each predictor.
+    """Return one flyer per planner, per team, and per predictor of `search`.
 
-    The `teams` fly as `learned`; `settings` are overrides of `search`, whose `predictor` may name
-    several runs, with commas. Raises ConfigError if a team is missing, teams or predictors are not
-    training seeds of one configuration, or a setting is invalid.
+    The `teams` fly as `learned`. `settings` are overrides for `search`; its `predictor` may name
+    several runs, separated by commas. Raises ConfigError if no team is given, if teams or
+    predictors are not training seeds of one configuration, or if a setting is invalid.
     """
     for text in settings:
         if not text.startswith(SETTINGS):
-            raise ConfigError(f"--set {text}: --suite accepts only {SETTINGS}*; leave it out")
+            raise ConfigError(f"--set {text}: --suite accepts only {SETTINGS}*; remove this --set")
         if SEARCH not in policies:
             raise ConfigError(f"--set {text} requires {SEARCH}; add it to --policies")
-    found: list[Flyer] = []
+    result: list[Flyer] = []
     for policy in policies:
         if policy == LEARNED:
             if not teams:
                 raise ConfigError("--policies learned requires a trained team; add --checkpoint")
             check_one_training(teams, "--checkpoint")
-            found += [Flyer(policy, f"{policy} {_team_digest(team)}", team) for team in teams]
+            result += [Flyer(policy, f"{policy} {_team_digest(team)}", team) for team in teams]
         elif policy == SEARCH:
-            found += _searches(settings)
+            result += _search_flyers(settings)
         else:
-            found.append(Flyer(policy, policy))
-    return found
+            result.append(Flyer(policy, policy))
+    return result
 
 
-def _searches(overrides: Sequence[str]) -> list[Flyer]:
-    """Return `search` with each predictor; its key holds predictor, settings and prior."""
+def _search_flyers(overrides: Sequence[str]) -> list[Flyer]:
+    """Return `search` with each predictor; the key identifies predictor, settings and prior."""
     settings = config_to_dict(load_config(BASE, overrides))["experiment"]["baselines"][SEARCH]
     predictors = [find_checkpoint(run.strip()) for run in settings.pop("predictor").split(",")]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
-    del settings["missions"]  # the suite's
+    del settings["missions"]  # the suite sets the number of missions
     if settings["prior"] is not None:
         settings["prior"] = _team_digest(load_team(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
-    given = [(*overrides, f"{SETTINGS}predictor={json.dumps(each.name)}") for each in predictors]
-    keys = [f"{SEARCH} {digest(each)} {rest}" for each in predictors]
-    return [Flyer(SEARCH, *each) for each in zip(keys, predictors, given, strict=True)]
+    keys = [f"{SEARCH} {digest(predictor)} {rest}" for predictor in predictors]
+    settings_of = [(*overrides, f"{SETTINGS}predictor={json.dumps(p.name)}") for p in predictors]
+    return [Flyer(SEARCH, *fields) for fields in zip(keys, predictors, settings_of, strict=True)]
 
 
 def _team_digest(team: Checkpoint) -> str:
-    """Return the digest of a team, and of the predictor that it observes through."""
+    """Return the digest of a team, followed by that of its map predictor if it uses one."""
     config = mission_config(BASE, (), team)
     if not config.observation.sees_prediction:
         return digest(team)
@@ -106,36 +106,36 @@ def _team_digest(team: Checkpoint) -> str:
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """Return the SHA-256 of a checkpoint file, shortened."""
+    """Return a shortened SHA-256 of a checkpoint file."""
     return hashlib.sha256(checkpoint.path.read_bytes()).hexdigest()[:16]
 
 
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
-    """Check that checkpoints are trainings of one configuration from different seeds.
+    """Check that checkpoints are trainings of one configuration with different seeds.
 
-    Each may have its own predictors and teachers. A ConfigError names two that do not fit.
+    Predictors and teachers may differ. Raises ConfigError that names two conflicting checkpoints.
     """
 
-    def schedule(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    def separate_seed(checkpoint: Checkpoint) -> tuple[Any, Any]:
         tree = config_to_dict(checkpoint.config())
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
-        for own in ("predictor", "prior"):
-            tree["experiment"]["baselines"][SEARCH].pop(own)
+        for key in ("predictor", "prior"):
+            tree["experiment"]["baselines"][SEARCH].pop(key)
         tree["networks"].pop("predictor")
         tree["learning"]["teacher"].pop("run")
         tree["distillation"].pop("teachers")
         return seed, {k: v for k, v in tree.items() if k not in ("compute", "logging")}
 
-    found = [schedule(checkpoint) for checkpoint in checkpoints]
-    for checkpoint, (seed, tree) in zip(checkpoints[1:], found[1:], strict=True):
-        if tree != found[0][1]:
+    trainings = [separate_seed(checkpoint) for checkpoint in checkpoints]
+    for checkpoint, (seed, tree) in zip(checkpoints[1:], trainings[1:], strict=True):
+        if tree != trainings[0][1]:
             raise ConfigError(
                 f"{option}: {checkpoint.path} and {checkpoints[0].path} were trained differently; "
                 "only environment.seed, predictors and teachers may differ"
             )
-        if [other for other, _ in found].count(seed) > 1:
-            raise ConfigError(f"{option}: two runs have environment.seed {seed}; name one")
+        if [other for other, _ in trainings].count(seed) > 1:
+            raise ConfigError(f"{option}: two runs have environment.seed {seed}; keep only one")
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,17 @@ class Suite:
     worlds: Sequence[World]
     flyers: Sequence[Flyer]
     missions: int
-    """Number of missions of a world."""
+    """Number of missions per world."""
     seed: int
     device: torch.device
     device_name: str | None
-    """Device as given on the command line."""
+    """Device as given on the command line; None if not given."""
     folder: Path
 
     def check(self) -> None:
-        """Make every flyer and every world once, so that bad input fails before any flight.
+        """Create every flyer and every world once, so that bad input fails before any flight.
 
-        Raises ConfigError if one cannot be made, or the folder has flights of other worlds.
+        Raises ConfigError if one cannot be created, or the folder has flights of other missions.
         """
         for flyer in self.flyers:
             self._prepare(self.worlds[0], flyer)
@@ -166,8 +166,8 @@ class Suite:
             self._read(world)
 
     def fly(self) -> dict[str, dict[str, Any]]:
-        """Fly what is missing and return all flights of the chosen worlds, by world."""
-        found = {}
+        """Fly the missing pairs of world and flyer; return all flights by world."""
+        flown = {}
         for world in self.worlds:
             content = self._read(world)
             for flyer in self.flyers:
@@ -186,8 +186,8 @@ class Suite:
                     write_json(self._file(world), content)
                 seconds = time.perf_counter() - start
                 print(f"{world.name}: {flyer.key} in {seconds:.0f} s", flush=True)
-            found[world.name] = content
-        return found
+            flown[world.name] = content
+        return flown
 
     def _prepare(self, world: World, flyer: Flyer) -> comparison.Comparison:
         overrides = [*world.overrides, *flyer.overrides]
@@ -201,28 +201,28 @@ class Suite:
         return self.folder / "worlds" / f"{world.name}.json"
 
     def _read(self, world: World) -> dict[str, Any]:
-        """Return the flights of a world that the folder holds."""
+        """Read the folder's flights of a world; raise ConfigError if their missions differ."""
         compute = load_config(BASE, world.overrides).compute
         by_triton = version_for(compute, self.device) is Version.TRITON
         head = {
             "suite": VERSION,
             "missions": self.missions,
             "world": json.loads(json.dumps(strict(world.definition(self.seed)))),
-            # Other devices and kernels draw other missions.
+            # Missions also depend on the device type and the kernels.
             "device": self.device.type + (" by Triton" if by_triton else ""),
         }
         file = self._file(world)
         if not file.is_file():
             return {**head, "blocks": None, "flights": {}}
         try:
-            found: dict[str, Any] = {"device": "cpu", **json.loads(file.read_text("utf-8"))}
-            same = all(found[key] == head[key] for key in head) and "flights" in found
+            content: dict[str, Any] = {"device": "cpu", **json.loads(file.read_text("utf-8"))}
+            same = all(content[key] == head[key] for key in head) and "flights" in content
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
             name = file.relative_to(self.folder)
-            raise ConfigError(f"--out {self.folder}: {name} has other missions; name a new folder")
-        return found
+            raise ConfigError(f"--out {self.folder}: {name} has other missions; use a new folder")
+        return content
 
 
 def finals(record: FlightRecord) -> dict[str, list[float]]:
@@ -234,9 +234,9 @@ def finals(record: FlightRecord) -> dict[str, list[float]]:
 def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of `suite.json`, in plain types.
 
-    `worlds.<name>` has the world's `definition`, `blocks` (missions over the same ground),
+    `worlds.<name>` has the keys `definition`, `blocks` (block number of each mission),
     `finals.<policy>.<metric>` (training seeds × missions, after the last move) and
-    `summary.<policy>.<metric>`, see `summary`.
+    `summary.<policy>.<metric>` (see `summary`).
     """
     policies: dict[str, list[Flyer]] = {}
     for flyer in suite.flyers:
@@ -288,14 +288,14 @@ def _trainings(group: Sequence[Flyer]) -> list[dict[str, Any]]:
 def summary(
     finals: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], blocks: Tensor | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the statistics of every policy and metric in a world, see `statistics` for `blocks`.
+    """Return the statistics of every policy and metric in a world.
 
-    `finals` are training seeds × missions, by policy and metric. The statistics are `mean`, `std`
-    over missions (root mean square over seeds), `interval` (95 %, over seeds and missions), `seeds`
-    (mean of each), and the `difference` to the best classical planner in that metric. Missing
-    values are None.
+    `finals`: values by policy and metric, training seeds × missions. `blocks`: see `statistics`.
+    The keys are `mean`, `std` over missions (root mean square over seeds), `interval` (95 %, over
+    seeds and missions), `seeds` (mean of each seed), and `difference` to the best classical planner
+    in that metric. Missing values are None.
     """
-    found: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
+    result: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
     for metric, sign in METRICS.items():
         values = {p: torch.tensor(f[metric], dtype=torch.float64) for p, f in finals.items()}
         means = {p: sign * values[p].mean().item() for p in report.CLASSICAL if p in values}
@@ -304,21 +304,22 @@ def summary(
             change = None
             if best is not None and policy != best:
                 change = difference(sample - values[best], best, sign, blocks)
-            found[policy][metric] = {
+            result[policy][metric] = {
                 "mean": sample.mean().item(),
                 "std": sample.var(1).mean().sqrt().item() if sample.shape[1] > 1 else None,
                 "interval": interval(sample, blocks),
                 "seeds": sample.mean(1).tolist(),
                 "difference": change,
             }
-    return found
+    return result
 
 
 def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
-    """Return the statistics of paired differences to a reference, training seeds × missions.
+    """Return the statistics of paired differences to a reference.
 
-    `sign` is 1 where more is better, −1 where less is. The result has `reference`, `mean`,
-    `interval` (95 %) and `verdict`: better, worse or undecided.
+    `sample`: differences, training seeds × missions. `sign`: 1 if higher is better, −1 if lower is
+    better. The keys are `reference`, `mean`, `interval` (95 %) and `verdict` (better, worse or
+    undecided).
     """
     ends = interval(sample, blocks)
     verdict = "undecided"
@@ -328,46 +329,46 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     return {"reference": reference, "mean": mean, "interval": ends, "verdict": verdict}
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Return the table of `suite.results` as text, a row for each world and policy."""
+def table(results: Mapping[str, Any]) -> str:
+    """Return the table of `results` as text, with one row per world and policy."""
     changes = ("− best classical [95 %]", "")
     columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
-    title = f"Suite {found['suite']} {found['version']}, {_size(found)}"
+    title = f"Suite {results['suite']} {results['version']}, {_describe_size(results)}"
     drawn = report.new_table(title, ("world", "policy"), columns)
-    for name, world in found["worlds"].items():
+    for name, world in results["worlds"].items():
         for number, (policy, row) in enumerate(world["summary"].items()):
             cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
-    lines = [report.as_text(drawn), *_verdicts(found["worlds"])]
-    if found["left_out"]:
-        lines.append(f"left out: {', '.join(found['left_out'])}")
+    lines = [report.as_text(drawn), *_count_verdicts(results["worlds"])]
+    if results["left_out"]:
+        lines.append(f"left out: {', '.join(results['left_out'])}")
     return "\n".join(lines) + "\n"
 
 
-def _size(found: Mapping[str, Any]) -> str:
-    missions, standard = found["missions"], found["standard_missions"]
+def _describe_size(results: Mapping[str, Any]) -> str:
+    missions, standard = results["missions"], results["standard_missions"]
     parts = [f"{missions} missions a world"]
     parts += [f"not the standard {standard}"] if missions != standard else []
-    for key, what in (("teams", "training seed"), ("predictors", "predictor")):
-        number = len(found[key])
-        parts += [f"{number} {what}{'s' if number > 1 else ''}"] if number else []
-    seed, standard = found["seed"], found["standard_seed"]
+    for key, noun in (("teams", "training seed"), ("predictors", "predictor")):
+        number = len(results[key])
+        parts += [f"{number} {noun}{'s' if number > 1 else ''}"] if number else []
+    seed, standard = results["seed"], results["standard_seed"]
     parts += [f"seed {seed}, not the standard {standard}"] if seed != standard else []
     return ", ".join(parts)
 
 
 def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return a mean, its `difference` and the verdict as text."""
+    """Return the mean, the difference to the reference and the verdict as text."""
     mean = report.with_interval(row["mean"], row["interval"], digits=3)
     change = row["difference"]
     if change is None:
         return mean, "–", ""
-    shown = report.with_interval(change["mean"], change["interval"], "+", digits=3)
-    return mean, shown, change["verdict"]
+    difference_text = report.with_interval(change["mean"], change["interval"], "+", digits=3)
+    return mean, difference_text, change["verdict"]
 
 
-def _verdicts(worlds: Mapping[str, Any]) -> list[str]:
+def _count_verdicts(worlds: Mapping[str, Any]) -> list[str]:
     lines = []
     names = [n for n in next(iter(worlds.values()))["summary"] if n not in report.CLASSICAL]
     for name, (metric, label) in product(names, LABELS.items()):

@@ -4,9 +4,9 @@
 const mission = JSON.parse(document.getElementById("mission").textContent);
 const [ROWS, COLS] = mission.shape; // cells along x and y
 const CELLS = ROWS * COLS;
-const LAST = mission.policies[0].f1.length - 1; // reading 0 is before any
+const LAST = mission.policies[0].f1.length - 1; // 0 stands for the state before any reading
 const SVG = "http://www.w3.org/2000/svg";
-const SECONDS = 0.7; // a reading, while playing
+const SECONDS = 0.7; // time per reading while playing
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function make(parent, tag, attributes = {}, text) {
@@ -22,7 +22,7 @@ const byId = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 
-// Black or white, whichever stands out from a colour.
+// Returns black or white, whichever contrasts more with a colour.
 function inkOn(hex) {
   const [r, g, b] = rgb(hex).map((part) => (part / 255) ** 2.2);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
@@ -105,7 +105,7 @@ function mapFigure(name, described) {
   return { canvas, svg, note, border: make(svg, "g"), layer: make(svg, "g") };
 }
 
-// Zones and obstacles, cut off at the frame.
+// Zones and obstacles, clipped to the frame.
 function drawZones(frame) {
   const origin = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
   frame.setAttribute("viewBox", origin);
@@ -117,10 +117,10 @@ function drawZones(frame) {
   }
 }
 
-// The UAVs of a policy: path so far, footprint, and where each is now.
+// The UAVs of a policy: path so far, footprint and current position.
 function drawTeam(layer, policy, reading) {
   layer.replaceChildren();
-  const flown = Math.max(reading, 1); // before any reading they wait at their starts
+  const flown = Math.max(reading, 1); // before any reading, the UAVs are at their starts
   policy.path.forEach((track, n) => {
     const line = points(track.slice(0, flown));
     const common = { points: line, fill: "none", "stroke-linejoin": "round" };
