@@ -1,7 +1,7 @@
 """BenchMARL: missions as the task `marl_framework/mapping`.
 
-Needs the extra `benchmarl`. Importing this module registers the task with BenchMARL. To run
-BenchMARL's command line with it:
+Requires the extra `benchmarl`. Importing this module registers the task with BenchMARL. To run
+BenchMARL's command line with the task:
 
     python -m marl_framework.integrations.benchmarl algorithm=mappo \
         task=marl_framework/mapping model=layers/cnn model@critic_model=layers/cnn
@@ -42,8 +42,8 @@ class MissionClass(TaskClass):
     """Missions of a params file as :class:`~marl_framework.integrations.torchrl.MissionEnv`.
 
     Maps have their channels last, as BenchMARL's CNN expects: observations [E, N, X, Y, C] and
-    state [E, X, Y, C_s]. An experiment trains on the missions of `split` and evaluates on those
-    of `evaluation_split`, both of the experiment's seed.
+    state [E, X, Y, C_s]. An experiment trains on the missions of `split` and evaluates on the
+    missions of `evaluation_split`; both use the experiment's seed.
 
     `conf/task/marl_framework/mapping.yaml` describes the keys of the task.
     """
@@ -59,14 +59,14 @@ class MissionClass(TaskClass):
         if config.missions.has_inactive:
             keys = config.missions.keys_that_end_missions or ("experiment.missions.n_agents",)
             raise ConfigError(
-                f"{' and '.join(keys)}: BenchMARL needs UAVs that all fly to the end; choose one "
-                "n_agents, one budget, cost.limit null and crash_rate 0"
+                f"{' and '.join(keys)}: BenchMARL requires that all UAVs fly to the end; choose "
+                "one n_agents, one budget, cost.limit null and crash_rate 0"
             )
         split = self.config["split"]
         return lambda: MissionEnv(config, num_envs, device, split, seed, with_state=True)
 
     def get_env_transforms(self, env: EnvBase) -> list[Transform]:
-        """Return the transform that moves the channels of all maps last."""
+        """Return the transform that moves the channels of all maps to the last axis."""
         return [PermuteTransform((-2, -1, -3), in_keys=[(GROUP, "observation"), "state"])]
 
     def supports_continuous_actions(self) -> bool:
@@ -86,24 +86,24 @@ class MissionClass(TaskClass):
         return False
 
     def max_steps(self, env: EnvBase) -> int:
-        """Return the number of moves of a mission, T."""
+        """Return the number of moves per mission, T."""
         return self._load().missions.episode_length
 
     def group_map(self, env: EnvBase) -> dict[str, list[str]]:
-        """Return the only group, `uavs`."""
+        """Return the only agent group, `uavs`."""
         return dict(env.group_map)
 
     def observation_spec(self, env: EnvBase) -> Composite:
         """Return the spec of ("uavs", "observation")."""
-        return _only(env, (GROUP, "observation"))
+        return _select_spec(env, (GROUP, "observation"))
 
     def state_spec(self, env: EnvBase) -> Composite:
         """Return the spec of "state"."""
-        return _only(env, "state")
+        return _select_spec(env, "state")
 
     def action_mask_spec(self, env: EnvBase) -> Composite:
         """Return the spec of ("uavs", "action_mask")."""
-        return _only(env, (GROUP, "action_mask"))
+        return _select_spec(env, (GROUP, "action_mask"))
 
     def action_spec(self, env: EnvBase) -> Composite:
         """Return the spec of ("uavs", "action")."""
@@ -122,7 +122,7 @@ class MissionClass(TaskClass):
 
 
 class MissionTask(Task):
-    """Tasks of this library."""
+    """Tasks of this library, with the single member `MAPPING`."""
 
     MAPPING = None
 
@@ -132,17 +132,17 @@ class MissionTask(Task):
         return MissionClass
 
     def get_task(self, config: dict[str, Any] | None = None) -> TaskClass:
-        """Return the task; keys missing from `config` come from the task's file."""
+        """Return the task; `mapping.yaml` provides the keys that `config` lacks."""
         file = _CONF / "task" / "marl_framework" / "mapping.yaml"
         return super().get_task(yaml.safe_load(file.read_text("utf-8")) | (config or {}))
 
 
-def _only(env: EnvBase, wanted: str | tuple[str, str]) -> Composite:
+def _select_spec(env: EnvBase, selected: str | tuple[str, str]) -> Composite:
     spec = env.full_observation_spec_unbatched.clone()
-    for key in set(spec.keys(True, True)) - {wanted}:
+    for key in set(spec.keys(True, True)) - {selected}:
         del spec[key]
-    if wanted == "state":
-        del spec[GROUP]  # it is empty
+    if selected == "state":
+        del spec[GROUP]  # the group is empty now
     return spec
 
 
@@ -156,7 +156,8 @@ def main() -> int:
     from benchmarl.run import hydra_experiment  # needed only here
 
     sys.argv.append(f"hydra.searchpath=[file://{_CONF}]")
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else Hydra prints errors and ends
+    # Without this variable, Hydra prints a ConfigError itself and exits.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         hydra_experiment()
     except ConfigError as error:

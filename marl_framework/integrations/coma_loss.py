@@ -1,6 +1,6 @@
-"""COMA as a TorchRL loss, and a critic for it. Import both from `integrations.torchrl`.
+"""COMA as a TorchRL loss, and a critic for COMA. Import both from `integrations.torchrl`.
 
-Needs the extra `torchrl`.
+Requires the extra `torchrl`.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ except ModuleNotFoundError as error:
 class COMALoss(LossModule):
     """COMA's losses (Foerster et al. 2018, equations 3-5) for data of TorchRL's collectors.
 
-    Reads batches [..., N] of a team and returns `loss_objective`, `loss_entropy` and
+    The loss reads a team's batches [..., N]. It returns `loss_objective`, `loss_entropy` and
     `loss_critic`, and for logging `entropy`, `advantage_std` and `td_error`. TD(λ) targets need
-    whole trajectories: call `targets(data)` on collected data [E, T] before you split it into
-    minibatches. If the targets are missing, the loss computes them from the batch it gets.
-    Every agent of a batch counts: the loss ignores `mask`, the UAVs that fly.
+    whole trajectories: call `targets(data)` on collected data [E, T] before you split the data into
+    minibatches. If the targets are missing, the loss computes them from the batch. All agents count
+    equally: the loss ignores the entry `mask`, which marks the UAVs that fly.
 
     Update the target critic with TorchRL's `SoftUpdate` or `HardUpdate`. Keys default to TorchRL's;
-    `set_keys(reward=env.reward_key, …)` renames them.
+    `set_keys(reward=env.reward_key, …)` renames keys.
 
     Args:
-        actor_network: writes integer actions [..., N], sampled from a distribution with `probs`
-            [..., N, A], such as Categorical or MaskedCategorical.
-        critic_network: writes `action_value` [..., N, A]: for each agent the values of its own
-            actions, given the other agents' actions. It may read `action`, but an agent's values
-            must not depend on the agent's own action.
+        actor_network: network that writes integer actions [..., N], sampled from a distribution
+            with `probs` [..., N, A], such as Categorical or MaskedCategorical.
+        critic_network: network that writes `action_value` [..., N, A]: for each agent the values
+            of its own actions, given the other agents' actions. The network may read `action`, but
+            an agent's values must not depend on the agent's own action.
         entropy_coeff: weight of the entropy bonus.
         critic_coeff: weight of the critic loss.
         gamma: discount factor.
         lmbda: λ of the TD(λ) targets.
         advantage: value from which the counterfactual baseline is subtracted: "critic" for
             Q(s, a), "return" for the TD(λ) target.
-        normalize_advantage: normalise the advantages of each batch (mean 0, deviation 1).
+        normalize_advantage: whether to normalise the advantages of each batch (mean 0, standard
+            deviation 1).
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys of the entries read and written."""
+        """Keys of the entries that the loss reads and writes."""
 
         action: NestedKey = "action"
         action_value: NestedKey = "action_value"
@@ -98,13 +99,13 @@ class COMALoss(LossModule):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Keys that `forward` reads; without targets it also reads entries of `next`."""
+        """Keys that `forward` reads; if targets are missing, it also reads entries of `next`."""
         keys = self.tensor_keys
         read = [keys.action, *self.actor_network.in_keys, *self.critic_network.in_keys]
         return list(dict.fromkeys([*read, keys.value_target]))
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: float) -> None:
-        """Set `gamma` and `lmbda` of the TD(λ) targets; raise ValueError for anything else."""
+        """Set `gamma` and `lmbda` of the TD(λ) targets; raise ValueError for other settings."""
         unknown = set(hyperparams) - {"gamma", "lmbda"}
         if value_type not in (None, ValueEstimators.TDLambda) or unknown:
             raise ValueError("COMALoss supports only TDLambda targets with gamma and lmbda")
@@ -113,9 +114,9 @@ class COMALoss(LossModule):
 
     @torch.no_grad()
     def targets(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Add TD(λ) targets [..., T, N, 1] of the target critic to data [..., T].
+        """Add TD(λ) targets [..., T, N, 1], computed with the target critic, to data [..., T].
 
-        G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] with Q̄ of the actions taken, as in
+        G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}], with Q̄ evaluated at the actions taken, as in
         :func:`~marl_framework.algorithms.losses.td_lambda_returns`. Where the data ends before
         the episode (last step, truncation), G_{t+1} is Σ_a π(a)·Q̄(a) in the next state, with the
         other agents' actions sampled from the policy.
@@ -123,12 +124,12 @@ class COMALoss(LossModule):
         keys = self.tensor_keys
         after = tensordict.get("next")
         reward = after.get(keys.reward)
-        done = _like(after.get(keys.done), reward).clone()
-        terminated = _like(after.get(keys.terminated), reward)
+        done = _expand_flag(after.get(keys.done), reward).clone()
+        terminated = _expand_flag(after.get(keys.terminated), reward)
         q_taken = losses.taken(self._values(tensordict, target=True), tensordict.get(keys.action))
-        following = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
+        q_next = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
         done[..., -1, :, :] = True
-        next_values = torch.where(done, self._bootstrap_values(after), following)
+        next_values = torch.where(done, self._bootstrap_values(after), q_next)
         target = td_lambda_return_estimate(
             self.gamma, self.lmbda, next_values, reward, done, terminated, time_dim=-3
         )
@@ -188,14 +189,14 @@ class COMALoss(LossModule):
 class CounterfactualCritic(nn.Module):
     """COMA's critic: Q-values of each agent's actions, given the other agents' actions.
 
-    The input for agent i holds all observations and all actions one-hot, with zeros for agent
-    i's own action; the zeros tell the shared network which agent it evaluates (Foerster et al.
+    The input for agent i contains all observations and all one-hot actions, with zeros for agent
+    i's own action. The zeros show the shared network which agent it evaluates (Foerster et al.
     2018, section 4).
 
     Args:
-        num_features: length of an observation F.
-        n_agents: number of agents N.
-        num_actions: number of actions A.
+        num_features: number of features per observation, F.
+        n_agents: number of agents, N.
+        num_actions: number of actions, A.
         hidden: width of the two hidden layers.
     """
 
@@ -223,6 +224,6 @@ class CounterfactualCritic(nn.Module):
         return values
 
 
-def _like(flag: Tensor, reward: Tensor) -> Tensor:
+def _expand_flag(flag: Tensor, reward: Tensor) -> Tensor:
     """Expand a team's flag [..., 1] to the shape of the rewards [..., N, 1]."""
     return (flag if flag.dim() == reward.dim() else flag.unsqueeze(-2)).expand_as(reward)

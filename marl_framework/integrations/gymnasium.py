@@ -1,6 +1,6 @@
-"""Gymnasium: a mission as an environment, E missions as a vector environment.
+"""Gymnasium: one mission as an environment, E missions as a vector environment.
 
-Needs the extra `gymnasium`. Importing this module registers `marl_framework/Mission-v0` for
+Requires the extra `gymnasium`. Importing this module registers `marl_framework/Mission-v0` for
 `gymnasium.make` and `gymnasium.make_vec`.
 """
 
@@ -39,18 +39,18 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     `info["action_mask"]` is [E, N, A] int8. For masks and conflicts see
     :class:`~marl_framework.integrations.missions.Missions`.
 
-    If missions differ in team or budget, moves cost or UAVs crash, `info["active"]`, [E, N] int8,
-    marks the UAVs that fly; actions of the others are ignored. Missions that end at different times
-    (budgets, costs, crashes) need the mode `DISABLED`. `autoreset_mode` defines what follows the
-    last step:
+    If missions differ in team size or budget, moves have a cost, or UAVs can crash,
+    `info["active"]`, [E, N] int8, marks the UAVs that fly; actions of inactive UAVs are ignored.
+    Missions that end at different times (budgets, costs, crashes) require the mode `DISABLED`.
+    `autoreset_mode` defines what follows the last step:
     `NEXT_STEP`: the next `step` ignores its actions, starts new missions and returns reward 0;
     `SAME_STEP`: new missions start at once, and `info["final_obs"]` holds the last observations;
-    `DISABLED`: `reset` starts new missions, or with `options={"reset_mask": [E] bool}` some of
-    them. Without a seed, new missions are the next ones of the sequence.
+    `DISABLED`: `reset` starts new missions, or only those selected by
+    `options={"reset_mask": [E] bool}`. Without a seed, the sequence of missions continues.
 
     Args:
-        config, num_envs, device, split, seed: as for `Missions`; observations are copied to the
-            host, and `reset` takes one seed for all missions, modulo 2**20.
+        config, num_envs, device, split, seed: see `Missions`. Observations are copied to the
+            host. `reset` takes one seed for all missions, modulo 2**20.
         render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8 of each mission),
             "human" (a window shows every step of the first mission) or None.
         autoreset_mode: a `gymnasium.vector.AutoresetMode`.
@@ -95,17 +95,18 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
     ) -> tuple[Array, Info]:
         """Start new missions, or the first ones of `seed`.
 
-        Raises ValueError for a list of seeds, or a `reset_mask` not [E] bool or with other modes.
+        Raises ValueError for a list of seeds, or a `reset_mask` that is not [E] bool or is used
+        with another mode than `DISABLED`.
         """
         if seed is not None and not isinstance(seed, int | np.integer):
-            raise ValueError(f"seed {seed!r}: must be one number, shared by all missions")
+            raise ValueError(f"seed {seed!r}: must be one integer, shared by all missions")
         mask = (options or {}).get("reset_mask")
         if mask is not None:
             if self.autoreset_mode != AutoresetMode.DISABLED:
-                raise ValueError("reset_mask needs autoreset_mode=AutoresetMode.DISABLED")
+                raise ValueError("reset_mask requires autoreset_mode=AutoresetMode.DISABLED")
             mask = np.asarray(mask)
             if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
-                raise ValueError(f"reset_mask {mask}: must hold {self.num_envs} booleans")
+                raise ValueError(f"reset_mask {mask}: must have {self.num_envs} booleans")
         super().reset(seed=None if seed is None else int(seed))
         if seed is not None:
             self.missions.seed(int(seed))
@@ -114,13 +115,13 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         return self._observe()
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, Info]:
-        """Fly one step; `autoreset_mode` defines what follows the last one.
+        """Fly one step; `autoreset_mode` defines what follows the last step.
 
         Raises ValueError if an action is invalid, or a mission is over and was not reset.
         """
         chosen = np.asarray(actions)
-        whole = np.issubdtype(chosen.dtype, np.integer)
-        if not (whole and self.action_space.contains(chosen.astype(np.int64))):
+        is_integer = np.issubdtype(chosen.dtype, np.integer)
+        if not (is_integer and self.action_space.contains(chosen.astype(np.int64))):
             raise ValueError(f"actions {chosen.tolist()} are not in {self.action_space}")
         if self._over.any() and self.autoreset_mode == AutoresetMode.DISABLED:
             over = np.flatnonzero(self._over).tolist()
@@ -139,7 +140,7 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         return observations, rewards, terminated, np.zeros(self.num_envs, np.bool_), info
 
     def render(self) -> tuple[Array, ...] | None:
-        """Return images of all missions in mode "rgb_array"; show the first one in "human"."""
+        """Return images of all missions ("rgb_array") or show the first mission ("human")."""
         return self._viewer.render(self.missions)
 
     def close_extras(self, **_: Any) -> None:
@@ -151,28 +152,28 @@ class MissionVectorEnv(VectorEnv[Array, Array, Array]):
         self._over[slice(None) if mask is None else mask] = False
 
     def _restart_now(self, last: Array, last_info: Info) -> tuple[Array, Info]:
-        """Start new missions; return them with the last observations and info of the old ones."""
+        """Start new missions; return their observations, and info with the old missions' last."""
         self._restart()
         observations, info = self._observe()
-        final, every = np.empty(self.num_envs, dtype=object), np.ones(self.num_envs, np.bool_)
+        final, all_true = np.empty(self.num_envs, dtype=object), np.ones(self.num_envs, np.bool_)
         final[:] = list(last)
-        info |= {"final_obs": final, "_final_obs": every}
-        return observations, info | {"final_info": last_info, "_final_info": every}
+        info |= {"final_obs": final, "_final_obs": all_true}
+        return observations, info | {"final_info": last_info, "_final_info": all_true}
 
     def _observe(self) -> tuple[Array, Info]:
-        missions, every = self.missions, np.ones(self.num_envs, np.bool_)
+        missions, all_true = self.missions, np.ones(self.num_envs, np.bool_)
         masks = to_numpy(missions.masks().to(torch.int8))
-        info: Info = {"action_mask": masks, "_action_mask": every}
+        info: Info = {"action_mask": masks, "_action_mask": all_true}
         if missions.environment.has_inactive:
             active = to_numpy(missions.state.active.to(torch.int8))
-            info |= {"active": active, "_active": every}
+            info |= {"active": active, "_active": all_true}
         return to_numpy(missions.observe()), info
 
 
 class MissionEnv(gymnasium.Env[Array, Array]):
-    """One mission: :class:`MissionVectorEnv` without its first axis and without automatic resets.
+    """One mission: :class:`MissionVectorEnv` without the first axis and without automatic resets.
 
-    Arguments are the same.
+    For the arguments see `MissionVectorEnv`.
     """
 
     metadata = METADATA
@@ -198,12 +199,12 @@ class MissionEnv(gymnasium.Env[Array, Array]):
         """Start the next mission, or the first one of `seed`."""
         super().reset(seed=seed)
         observations, info = self._vector.reset(seed=seed)
-        return observations[0], _of_one(info)
+        return observations[0], _first_mission(info)
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         """Fly one step of all UAVs with actions [N]."""
         observations, rewards, terminated, _, info = self._vector.step(np.asarray(action)[None])
-        return observations[0], float(rewards[0]), bool(terminated[0]), False, _of_one(info)
+        return observations[0], float(rewards[0]), bool(terminated[0]), False, _first_mission(info)
 
     def render(self) -> Any:
         """Return an image in mode "rgb_array"; show it in mode "human"."""
@@ -215,7 +216,7 @@ class MissionEnv(gymnasium.Env[Array, Array]):
         self._vector.close()
 
 
-def _of_one(info: Info) -> Info:
+def _first_mission(info: Info) -> Info:
     return {name: values[0] for name, values in info.items() if not name.startswith("_")}
 
 

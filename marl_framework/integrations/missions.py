@@ -1,4 +1,4 @@
-"""E missions whose UAVs act simultaneously: the core of every wrapper."""
+"""E missions whose UAVs act simultaneously: the core that all wrappers share."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import make_builder
 
 GROUP = "uavs"  # name of the agent group
-LOWEST = -1.0  # of observations: the remaining budget reaches -1/budget
-_ROUNDING = 1e-5
+LOWEST = -1.0  # lower bound of observations; the remaining budget reaches -1/budget
+_ROUNDING = 1e-5  # tolerance of the observations' upper bound
 
 
 class Missions:
     """The state of E missions whose UAVs act simultaneously, without transfers to the host.
 
     In a MissionEnvironment the UAVs choose one after the other and avoid each other's
-    destinations (x, y). Agents that act simultaneously do not know these, so `masks` only
-    excludes moves off the lattice, into zones or obstacles, and moves that a UAV cannot afford.
-    `step` resolves conflicts in the UAVs' order: a UAV whose destination is taken flies the allowed
-    action with the highest index instead. Actions from `environment.lattice.choose_in_missions`
-    never conflict.
+    destinations (x, y). Agents that act simultaneously do not know the others' destinations, so
+    `masks` only excludes moves off the lattice, into zones or obstacles, and moves that a UAV
+    cannot afford. `step` resolves conflicts in the UAVs' order: a UAV whose destination is taken
+    flies the allowed action with the highest index instead. Actions from
+    `environment.lattice.choose_in_missions` never conflict.
 
     Args:
         config: configuration, or a params file as for `load_config`.
@@ -71,7 +71,7 @@ class Missions:
 
     @property
     def state(self) -> MissionState:
-        """The current state of the missions; a RuntimeError before the first `reset`."""
+        """Current state of the missions. Raises RuntimeError before the first `reset`."""
         if self._state is None:
             raise RuntimeError("no mission has started; call reset() first")
         return self._state
@@ -82,11 +82,12 @@ class Missions:
         self.environment.generator.manual_seed(split_seed(self._seed, self._split))
 
     def move_to(self, split: str) -> None:
-        """Switch to the missions of another split with the same seed; `reset` must follow."""
+        """Switch to another split with the same seed; call `reset` before the next step."""
         if split != self._split:
             old = self.environment
-            given = old.config, old.num_envs, old.device
-            self.environment = MissionEnvironment(*given, split, self._seed)
+            self.environment = MissionEnvironment(
+                old.config, old.num_envs, old.device, split, self._seed
+            )
             self._split, self._state = split, None
 
     def reset(self, mask: Any = None) -> None:
@@ -118,8 +119,8 @@ class Missions:
         """Return the actions flown after conflicts in `actions` [E, N] are resolved."""
 
         def choose(i: int, mask: Tensor) -> Tensor:
-            wanted = actions[:, i]
-            allowed = mask.gather(1, wanted.unsqueeze(1)).squeeze(1)
-            return torch.where(allowed, wanted, (mask * self._ids).argmax(-1))
+            chosen = actions[:, i]
+            allowed = mask.gather(1, chosen.unsqueeze(1)).squeeze(1)
+            return torch.where(allowed, chosen, (mask * self._ids).argmax(-1))
 
         return self.environment.lattice.choose_in_missions(self.state, choose)[0]

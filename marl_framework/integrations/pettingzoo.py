@@ -1,6 +1,6 @@
 """PettingZoo: a mission as a parallel environment.
 
-Needs the extra `pettingzoo`.
+Requires the extra `pettingzoo`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     conflicts see :class:`~marl_framework.integrations.missions.Missions`. All agents receive the
     team's reward.
 
-    All agents terminate with the last move, one that crashes at once; `agents` is then empty until
-    `reset`. If missions draw their number of UAVs, `agents` holds the first ones of
-    `possible_agents`. Without a seed, `reset` starts the next mission of the sequence.
+    An agent that crashes terminates at once. All other agents terminate with the last move; then
+    `agents` is empty until `reset`. If missions draw their number of UAVs, `agents` contains the
+    first of `possible_agents`. Without a seed, `reset` starts the next mission of the sequence.
 
     Args:
-        config, device, split, seed: as for `Missions`; observations are copied to the host, and
-            `reset` takes its seed modulo 2**20.
+        config, device, split, seed: see `Missions`. Observations are copied to the host. `reset`
+            takes its seed modulo 2**20.
         render_mode: "rgb_array" (`render` returns an image [H, W, 3] uint8), "human" (a window
             shows every step) or None.
 
@@ -87,9 +87,9 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if seed is not None:
             self.missions.seed(seed)
         self.missions.reset()
-        self.agents = self._flying(self.possible_agents)
+        self.agents = self._active_agents(self.possible_agents)
         self._viewer.refresh(self.missions)
-        return self._observations(self.agents), {name: {} for name in self.agents}
+        return self._observe(self.agents), {name: {} for name in self.agents}
 
     def step(
         self, actions: dict[str, int]
@@ -105,17 +105,17 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if not names:
             return {}, {}, {}, {}, {}
         if missing := [name for name in names if name not in actions]:
-            raise ValueError(f"actions: {', '.join(missing)} missing; every agent must act")
+            raise ValueError(f"actions: {', '.join(missing)} missing; give one action per agent")
         chosen = [int(actions[name]) for name in names]
         last = self.missions.num_actions - 1
         if not all(0 <= action <= last for action in chosen):
             raise ValueError(f"actions {chosen} of {', '.join(names)}: each must be 0 to {last}")
         moves = dict(zip(names, chosen, strict=True))
         result = self.missions.step([[moves.get(name, 0) for name in self.possible_agents]])
-        self.agents = [] if result.terminated[0] else self._flying(names)
+        self.agents = [] if result.terminated[0] else self._active_agents(names)
         self._viewer.refresh(self.missions)
         return (
-            self._observations(names),
+            self._observe(names),
             dict.fromkeys(names, float(result.reward[0])),
             {name: name not in self.agents for name in names},
             dict.fromkeys(names, False),
@@ -135,11 +135,12 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         """Close the window of mode "human"."""
         self._viewer.close()
 
-    def _flying(self, names: list[str]) -> list[str]:
-        flies = dict(zip(self.possible_agents, self.missions.state.active[0].tolist(), strict=True))
+    def _active_agents(self, names: list[str]) -> list[str]:
+        active = self.missions.state.active[0].tolist()
+        flies = dict(zip(self.possible_agents, active, strict=True))
         return [name for name in names if flies[name]]
 
-    def _observations(self, names: list[str]) -> dict[str, AgentObservation]:
+    def _observe(self, names: list[str]) -> dict[str, AgentObservation]:
         maps = to_numpy(self.missions.observe()[0])
         masks = to_numpy(self.missions.masks()[0].to(torch.int8))
         index = self.possible_agents.index

@@ -39,10 +39,10 @@ def frame(missions: Missions, index: int) -> np.ndarray[Any, np.dtype[np.uint8]]
         axes.set(title=title, xlabel="x [m]", aspect="equal")
     positions = missions.environment.lattice.metres(state.positions)[0].tolist()
     footprints = camera.boxes(state.positions)[0, :, :4].tolist()
-    looked = state.readings[0].flatten(1).any(1).tolist()  # False for UAVs that have stopped
+    has_reading = state.readings[0].flatten(1).any(1).tolist()  # False for UAVs that have stopped
     for n, (colour, _) in enumerate(figures.uav_lines(int(state.team_size[0]))):
         for axes in (left, right):
-            if looked[n]:
+            if has_reading[n]:
                 outline = figures.footprint_outline(footprints[n], config)
                 axes.plot(*outline, ":", color=colour, linewidth=1.4)
             axes.plot(*positions[n][:2], "o", color=colour, markeredgecolor="k")
@@ -66,27 +66,27 @@ class Viewer:
             backend = matplotlib.get_backend()
             if backend.lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):
                 raise ConfigError(
-                    "render_mode 'human': matplotlib's backend cannot open a window "
-                    f"({backend}); use 'rgb_array', or a display and MPLBACKEND"
+                    f"render_mode 'human': matplotlib's backend {backend} cannot open a window; "
+                    "use 'rgb_array', or a display and an interactive MPLBACKEND"
                 )
         self._mode = mode
         self._image: Any = None
 
     def render(self, missions: Missions) -> tuple[Array, ...] | None:
-        """Return images of all missions in mode "rgb_array"; show the first one in "human"."""
+        """Return images of all missions ("rgb_array") or show the first mission ("human")."""
         if self._mode == "rgb_array":
             return tuple(frame(missions, e) for e in range(missions.environment.num_envs))
         self.refresh(missions)
         return None
 
     def refresh(self, missions: Missions) -> None:
-        """Show the first mission in mode "human"; call it after every step."""
+        """Show the first mission in mode "human"; call this method after every step."""
         if self._mode == "human":
             self.show(frame(missions, 0))
 
     def show(self, image: Array) -> None:
         """Show an image [H, W, 3], in a new window on the first call."""
-        from matplotlib import pyplot  # not imported without a window
+        from matplotlib import pyplot  # imported only if a window opens
 
         if self._image is None:
             height, width = image.shape[:2]

@@ -1,6 +1,6 @@
 """TorchRL: missions as a batched environment, and COMA as a loss.
 
-Needs the extra `torchrl`.
+Requires the extra `torchrl`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ class MissionEnv(EnvBase):
     - `("uavs", "observation")` [E, N, C, X, Y] float32, with the channels of the params file;
     - `("uavs", "action_mask")` [E, N, A] bool; for masks and conflicts see
       :class:`~marl_framework.integrations.missions.Missions`;
-    - `("uavs", "mask")` [E, N] bool, the UAVs that fly, if missions differ in team or budget,
-      moves cost or UAVs crash; rewards of the others are 0, and their actions are ignored;
+    - `("uavs", "mask")` [E, N] bool, the UAVs that fly; only if missions differ in team size or
+      budget, moves have a cost, or UAVs can crash; inactive UAVs get reward 0, and their actions
+      are ignored;
     - `("uavs", "action")` [E, N] int64;
     - `("uavs", "reward")` [E, N, 1], the team's reward for each UAV;
     - `"state"` [E, C_s, X, Y], the state of the whole team, if `with_state`;
     - `"done"`, `"terminated"`, `"truncated"` [E, 1]; missions terminate and are never truncated.
 
-    `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` reset the missions that
-    are done with a `_reset` entry; the other missions do not change.
+    `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` reset finished missions
+    with a `_reset` entry; the other missions do not change.
 
     Args:
-        config, num_envs, device, split, seed: as for `Missions`; `set_seed` takes its seed modulo
+        config, num_envs, device, split, seed: see `Missions`; `set_seed` takes its seed modulo
             2**20.
-        with_state: add `"state"`.
+        with_state: whether to add `"state"`.
 
     Attributes:
-        missions: the missions in the types of this library.
+        missions: the underlying `Missions`.
         group_map: `{"uavs": ["uav_0", …]}`.
     """
 
@@ -69,10 +70,10 @@ class MissionEnv(EnvBase):
         self.group_map = {GROUP: self.agent_names}
         self._with_state = with_state
         self._team = team = (num_envs, len(self.agent_names))
-        whole = {"shape": self.batch_size, "device": self.device}
+        batch = {"shape": self.batch_size, "device": self.device}
 
         def group(**leaves: Any) -> Composite:
-            return Composite({GROUP: Composite(leaves, shape=team)}, **whole)
+            return Composite({GROUP: Composite(leaves, shape=team)}, **batch)
 
         def numbers(*shape: int) -> Unbounded:
             return Unbounded(shape, device=self.device)
@@ -80,20 +81,20 @@ class MissionEnv(EnvBase):
         def flags(*shape: int) -> Categorical:
             return Categorical(2, shape=shape, dtype=torch.bool, device=self.device)
 
-        seen = {
+        entries = {
             "observation": numbers(*team, *missions.observation_shape),
             "action_mask": flags(*team, missions.num_actions),
         }
         if missions.environment.has_inactive:
-            seen["mask"] = flags(*team)
-        self.observation_spec = group(**seen)
+            entries["mask"] = flags(*team)
+        self.observation_spec = group(**entries)
         if with_state:
             self.observation_spec["state"] = numbers(num_envs, *missions.team_shape)
-        numbered = {"shape": team, "dtype": torch.int64, "device": self.device}
-        self.action_spec = group(action=Categorical(missions.num_actions, **numbered))
+        form = {"shape": team, "dtype": torch.int64, "device": self.device}
+        self.action_spec = group(action=Categorical(missions.num_actions, **form))
         self.reward_spec = group(reward=numbers(*team, 1))
         ends = {name: flags(num_envs, 1) for name in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(ends, **whole)
+        self.done_spec = Composite(ends, **batch)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -101,11 +102,11 @@ class MissionEnv(EnvBase):
         return self._observe()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        flown = self.missions.state.active.clone()
+        active = self.missions.state.active.clone()
         result = self.missions.step(tensordict.get((GROUP, "action")))
         terminated = result.terminated.unsqueeze(-1)
         out = self._observe()
-        out.set((GROUP, "reward"), (result.reward.unsqueeze(1) * flown).unsqueeze(-1))
+        out.set((GROUP, "reward"), (result.reward.unsqueeze(1) * active).unsqueeze(-1))
         out.set("done", terminated)
         out.set("terminated", terminated.clone())
         out.set("truncated", result.truncated.unsqueeze(-1))

@@ -55,5 +55,5 @@ def test_wrappers_without_their_library_name_the_extra() -> None:
     assert done.returncode == 0, done.stderr
     for (wrapper, library), message in zip(pairs, done.stdout.splitlines(), strict=True):
         extra = "torchrl" if wrapper == "coma_loss" else wrapper
-        assert message.startswith(f"marl_framework.integrations.{extra} needs {library}")
+        assert message.startswith(f"marl_framework.integrations.{extra} requires {library}")
         assert message.endswith(f"pip install 'marl_framework[{extra}]'")
