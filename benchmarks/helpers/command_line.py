@@ -1,4 +1,4 @@
-"""The command line of every benchmark: options, configuration, and the files of its results."""
+"""Command line of the benchmarks: options, configuration and result files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from marl_framework.device import resolve_device, resolve_precision
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
-_MOST_DIGITS = 8  # of a number in an option
+_MOST_DIGITS = 8  # maximum number of digits in an option's value
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Job:
     config: Config
     device: torch.device
     machine: dict[str, Any]
-    """Description of this machine, see `harness.describe_machine`."""
+    """Description of this machine; see `harness.describe_machine`."""
     path: Path
     """JSON file of the results."""
     suite: str
     """Name of the benchmark."""
 
     def save(self, results: dict[str, Any]) -> None:
-        """Write results with machine and configuration, whole or not at all."""
+        """Write the results with machine and configuration, atomically."""
         content = {"settings": {}, "machine": self.machine, **results}
         content["settings"] = {"configuration": config_to_dict(self.config)} | content["settings"]
         harness.write_json(self.path, self.suite, content)
@@ -59,13 +59,13 @@ Draw = Callable[[dict[str, Any], Path], None]
 
 
 class Parser(command_line.Parser):
-    """Parser of the options that all benchmarks have.
+    """Parser with the options that all benchmarks share.
 
     Args:
-        module: name below `benchmarks`, such as `speed.rollout`; its last part names the JSON.
-        description: one line.
+        module: name below `benchmarks`, such as `speed.rollout`; the last part names the JSON file.
+        description: one-line description.
         config: default params file.
-        device: whether the benchmark also runs on a GPU and has `--device`.
+        device: whether the benchmark also runs on a GPU and has the option `--device`.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Parser(command_line.Parser):
             "--out",
             type=Path,
             metavar="FILE.json",
-            help=f"results (default: benchmarks/results/{self._suite}--<device>.json)",
+            help=f"file for the results (default: benchmarks/results/{self._suite}--<device>.json)",
         )
         self.add_argument(
             "--seconds-per-row",
             type=seconds,
             default=3.0,
             metavar="S",
-            help="time budget of a row (default: %(default)s)",
+            help="time budget per row [s] (default: %(default)s)",
         )
 
     def add_number(self, option: str, default: int, meaning: str, least: int, most: int) -> None:
@@ -112,31 +112,33 @@ class Parser(command_line.Parser):
     def add_numbers(
         self, option: str, default: str | None, meaning: str, most: int, least: int = 1
     ) -> None:
-        """Add an option for a list of whole numbers such as `1,16,64`, read in rising order."""
-        one = whole_number(least, most)
+        """Add an option for a list of whole numbers such as `1,16,64`, sorted when read."""
+        read_number = whole_number(least, most)
         self.add_argument(
             option,
-            type=lambda text: sorted({one(part.strip()) for part in text.split(",")}),
+            type=lambda text: sorted({read_number(part.strip()) for part in text.split(",")}),
             default=default,
             metavar="N,…",
             help=f"{meaning} (default: {default or 'as configured'})",
         )
 
     def add_names(self, option: str, known: Collection[str], default: str | None = None) -> None:
-        """Add an option for a list of known names; all by default."""
+        """Add an option for a list of known names; by default all names."""
         self.add_argument(
             option,
             type=names_of(known),
             default=default or ",".join(known),
             metavar="NAME,…",
-            help=f"of {', '.join(known)} (default: {default or 'all'})",
+            help=f"choose from {', '.join(known)} (default: {default or 'all'})",
         )
 
     def add_key(self, option: str, key: str, default: object = None, **more: Any) -> None:
-        """Add an option that sets a key of the params file; it wins over `--set`."""
+        """Add an option that sets a key of the params file; the option overrides `--set`."""
         shown = "as configured" if default is None else default
-        added = self.add_argument(option, default=default, help=f"{key} (default: {shown})", **more)
-        self._keys[added.dest] = key
+        action = self.add_argument(
+            option, default=default, help=f"{key} (default: {shown})", **more
+        )
+        self._keys[action.dest] = key
 
     def publish(
         self,
@@ -145,13 +147,13 @@ class Parser(command_line.Parser):
         table: Table,
         draw: Draw | None = None,
     ) -> int:
-        """Measure, write the results and perhaps a figure, and print them.
+        """Measure, write the results and an optional figure, and print the results.
 
         Args:
-            arguments: command line; None for that of this process.
-            measure: returns the content of the JSON, or raises ConfigError for bad input.
-            table: returns the results as text.
-            draw: writes a PNG next to the JSON.
+            arguments: command line; None for this process's own.
+            measure: function that returns the JSON's content; raises ConfigError for bad input.
+            table: function that returns the results as text.
+            draw: function that writes a PNG next to the JSON; None for no figure.
 
         Returns:
             The exit code: 0, or 2 for bad input.
@@ -171,14 +173,14 @@ class Parser(command_line.Parser):
         return answer(options.out, work)
 
     def _job(self, options: argparse.Namespace) -> Job:
-        set_by_options = [
+        option_overrides = [
             f"{key}={value}"
             for name, key in self._keys.items()
             if (value := getattr(options, name)) is not None
         ]
         with command_line.plain_warnings():
             path = resolve_config_path(options.config)
-            config = load_config(path, [*options.overrides, *set_by_options])
+            config = load_config(path, [*options.overrides, *option_overrides])
             device = resolve_device(config.compute.device)
         resolve_precision(config.compute.precision, device)
         out = output_file(options.out, self._suite, device)
@@ -186,11 +188,11 @@ class Parser(command_line.Parser):
 
 
 def answer(out: Path | None, work: Callable[[], str]) -> int:
-    """Print the text that `work` returns, or one line where its input is bad.
+    """Print the text that `work` returns, or a one-line error for bad input.
 
     Args:
-        out: output file or folder, for system errors that name no file.
-        work: raises ConfigError or OSError for bad input.
+        out: output file or folder, cited if a system error names no file.
+        work: function that returns text; raises ConfigError or OSError for bad input.
 
     Returns:
         The exit code: 0, or 2 for bad input.
@@ -208,7 +210,7 @@ def answer(out: Path | None, work: Callable[[], str]) -> int:
 
 
 def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
-    """Return the file of the results; make its folder.
+    """Return the path of the result file; create the folder.
 
     Raises:
         ConfigError: the name does not end in .json, or the file cannot be written.
@@ -221,7 +223,7 @@ def output_file(out: Path | None, suite: str, device: torch.device) -> Path:
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror or error}") from error
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--out {path}: cannot be written; name another file")
+        raise ConfigError(f"--out {path}: cannot be written; choose another file")
     return path
 
 
@@ -238,7 +240,7 @@ def with_overrides(config: Config, *overrides: str) -> Config:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return the type of a whole number from `least` to `most`."""
+    """Return an argparse type for a whole number from `least` to `most`."""
 
     def read(text: str) -> int:
         is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
@@ -250,7 +252,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Return the type of a list of known names such as `ours,vmas`, each read once."""
+    """Return an argparse type for a list of known names such as `ours,vmas`, without repeats."""
 
     def read(text: str) -> list[str]:
         names = list(dict.fromkeys(part.strip() for part in text.split(",")))

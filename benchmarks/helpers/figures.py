@@ -1,4 +1,4 @@
-"""Parts of the figures of results."""
+"""Building blocks for figures of results."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, for any colour vision.
+# Okabe and Ito's palette, safe for colour blindness.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size [inches]."""
+    """Return an empty figure of the given size [inches]."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def tidy(axes: Axes, grid: bool = True) -> None:
-    """Hide the upper and right edges and draw a light grid."""
+    """Hide the top and right borders and draw a light grid."""
     axes.spines[["top", "right"]].set_visible(False)
     if grid:
         axes.grid(alpha=0.3)
@@ -33,14 +33,14 @@ def tick_at(axes: Axes, values: list[int], rotation: float = 0.0) -> None:
 
 
 def draw_curves(axes: Axes, runs: Sequence[Any], colour: str, label: str, style: str = "-") -> None:
-    """Draw the validation entropy of some seeds against transitions: mean and range.
+    """Draw the validation entropy against transitions: mean and range over seeds.
 
     Args:
-        axes: of the plot.
-        runs: each with its `rows` of validations.
-        colour: of line and range.
-        label: for the legend.
-        style: of the line.
+        axes: axes to draw on.
+        runs: one run per seed, each with its validations in `rows`.
+        colour: colour of line and range.
+        label: label in the legend.
+        style: line style.
     """
     x = [row["transitions"] / 1000 for row in runs[0]["rows"]]
     curves = [[row["roi_entropy"] for row in run["rows"]] for run in runs]
@@ -53,12 +53,12 @@ def draw_curves(axes: Axes, runs: Sequence[Any], colour: str, label: str, style:
 
 
 def save(figure: Figure, path: Path, title: str = "") -> None:
-    """Write a PNG.
+    """Write a figure as PNG.
 
     Args:
-        figure: from `make_figure`.
-        path: of the PNG.
-        title: shown above all panels, such as the device's name.
+        figure: figure from `make_figure`.
+        path: path of the PNG.
+        title: title above all panels, such as the device's name.
     """
     if title:
         figure.suptitle(title, fontsize=10)

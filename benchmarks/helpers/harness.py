@@ -1,7 +1,7 @@
-"""Time, memory and utilisation of this machine, and its description.
+"""Measurements of time, memory and utilisation, and a description of this machine.
 
 A benchmark's JSON has `schema` (version of this layout), `suite`, `settings` (options and
-configuration), `machine`, and its own lists of rows. It is strict JSON, see `files.strict`.
+configuration), `machine`, and the benchmark's lists of rows. It is strict JSON; see `files.strict`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CPU = torch.device("cpu")
 
 _COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far larger than any cache
 _COPIES = 7
-_PRODUCTS = 6  # timed matrix products; the first one warms up
+_PRODUCTS = 6  # number of timed matrix products; the first warms up
 _MOST_REPEATS = 10_000
-_PERIOD = 0.2  # seconds between samples of the utilisation
+_PERIOD = 0.2  # time between samples of the utilisation [s]
 
 
 # Timing -----------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ _PERIOD = 0.2  # seconds between samples of the utilisation
 
 @dataclass(frozen=True)
 class Timing:
-    """Duration of some work [s]: the median over repeats, and their quartiles."""
+    """Duration of a function [s]: median and quartiles over repeats."""
 
     median: float
     lower: float
@@ -50,11 +50,11 @@ class Timing:
     repeats: int
 
     def per(self, items: int) -> Timing:
-        """Return the duration of one of `items` things that were done at once."""
+        """Return the duration per item if one repeat processes `items` items at once."""
         return Timing(self.median / items, self.lower / items, self.upper / items, self.repeats)
 
     def columns(self, repeats: str = "repeats") -> dict[str, float]:
-        """Return the quartiles and the number of repeats under the names that rows have."""
+        """Return the quartiles and the number of repeats as columns of a row."""
         return {
             "lower_quartile": self.lower,
             "upper_quartile": self.upper,
@@ -63,7 +63,7 @@ class Timing:
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return (lower quartile, median, upper quartile), linear between order statistics."""
+    """Return (lower quartile, median, upper quartile), interpolated linearly."""
     lower, median, upper = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
     return lower, median, upper
 
@@ -80,12 +80,12 @@ def measure(
     """Time `work()` until `seconds` are used up, at least `least` times.
 
     Args:
-        work: the timed function; the clock is read when the device has finished it.
+        work: function to time; the clock is read after the device has finished.
         seconds: time budget without warm-up.
-        device: device of the work.
-        warm_up: number of calls before the first one that counts.
+        device: device that `work` uses.
+        warm_up: number of untimed calls at the start.
         least: minimum number of repeats.
-        clock: returns seconds.
+        clock: function that returns the time [s].
     """
     for _ in range(warm_up):
         work()
@@ -104,17 +104,17 @@ def measure(
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Limit PyTorch, and the compiled loops that follow it, to a number of CPU threads."""
-    usual = torch.get_num_threads()
+    """Limit PyTorch, and the compiled loops that follow its setting, to `number` CPU threads."""
+    before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(before)
 
 
 def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Return the shortest duration of `work()` over some repeats [s]."""
+    """Return the shortest duration of `work()` over `repeats` calls [s]."""
     times = []
     for _ in range(repeats):
         synchronize(device)
@@ -126,11 +126,11 @@ def fastest(work: Callable[[], object], repeats: int, device: torch.device) -> f
 
 
 def memory_bandwidth(device: torch.device, size: int | None = None) -> float:
-    """Return the bytes read and written per second by copies of `size` random bytes."""
+    """Return the memory bandwidth [bytes/s] of copies of `size` random bytes (read and write)."""
     size = size or _COPIED_BYTES[device.type]
     source = torch.empty(size, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
-    copies = 8 if device.type == "cuda" else 1  # without a wait between them
+    copies = 8 if device.type == "cuda" else 1  # number of copies without a wait in between
 
     def copy() -> None:
         for _ in range(copies):
@@ -140,7 +140,7 @@ def memory_bandwidth(device: torch.device, size: int | None = None) -> float:
 
 
 def peak_flops(device: torch.device, precision: torch.dtype) -> float:
-    """Return the operations per second of the fastest of some large matrix products."""
+    """Return the operations per second of large matrix products (the fastest of several)."""
     side = 8192 if device.type == "cuda" else 2048
     a, b = (torch.randn(side, side, device=device).to(precision) for _ in range(2))
     return 2 * side**3 / fastest(lambda: a @ b, _PRODUCTS, device)
@@ -150,14 +150,14 @@ def peak_flops(device: torch.device, precision: torch.dtype) -> float:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the available memory [bytes]: free on a GPU, 70 % of all memory on a CPU."""
+    """Return the available memory [bytes]: free memory of a GPU, or 70 % of the CPU's memory."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(0.7 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Restart `peak_memory`, where the system allows it."""
+    """Reset `peak_memory` if the system supports it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -166,14 +166,14 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory [bytes]: of tensors on a GPU, of this process on a CPU."""
+    """Return the peak memory [bytes] of tensors (GPU) or of this process (CPU)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return _process_memory("VmHWM")
 
 
 def held_memory(device: torch.device) -> int:
-    """Return the current memory [bytes]: of tensors on a GPU, of this process on a CPU."""
+    """Return the current memory [bytes] of tensors (GPU) or of this process (CPU)."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return _process_memory("VmRSS")
@@ -181,10 +181,10 @@ def held_memory(device: torch.device) -> int:
 
 def _process_memory(name: str) -> int:
     text = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+    if match is None:
         raise RuntimeError(f"/proc/self/status has no {name}")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 # Utilisation ------------------------------------------------------------------------------
@@ -194,18 +194,18 @@ UTILISATION = {
     "gpu_sm_activity": "sm_activity",
     "gpu_sm_occupancy": "sm_occupancy",
 }
-"""Column of a row for each figure of `utilisation_monitor`."""
+"""Column name for each figure of `utilisation_monitor`."""
 
 
 class CpuReader:
-    """Share of all cores that any program keeps busy, as system monitors show it."""
+    """Reads the share of all cores that are busy with any program, as in system monitors."""
 
     def __init__(self, times: Path = Path("/proc/stat")) -> None:
         self._times = times
         self._idle, self._all = self._read()
 
     def __call__(self) -> dict[str, float]:
-        """Return the share since the last call."""
+        """Return the share since the previous call."""
         idle, total = self._read()
         passed = total - self._all
         share = 1 - (idle - self._idle) / passed if passed else 0.0
@@ -221,16 +221,16 @@ class CpuReader:
 def utilisation_monitor(device: torch.device) -> HardwareMonitor:
     """Return a monitor of the device's reported utilisation.
 
-    Figures: `utilization` of the device (0 to 1); on GPUs that count them also `gpu_sm_activity`
-    and `gpu_sm_occupancy`.
+    Figures: `utilization` of the device (0 to 1); also `gpu_sm_activity` and `gpu_sm_occupancy` on
+    GPUs that report them.
     """
     readers: list[Reader] = [CpuReader()]
     if device.type == "cuda":
-        readers = [_renamed(reader) for reader in gpu_readers(device)]
+        readers = [_rename_utilization(reader) for reader in gpu_readers(device)]
     return HardwareMonitor(device, Path(), _PERIOD, readers)
 
 
-def _renamed(reader: Reader) -> Reader:
+def _rename_utilization(reader: Reader) -> Reader:
     return lambda: {
         ("utilization" if name == "gpu_utilization" else name): value
         for name, value in reader().items()
@@ -238,13 +238,13 @@ def _renamed(reader: Reader) -> Reader:
 
 
 def utilisation(monitor: HardwareMonitor) -> dict[str, float | None]:
-    """Return the mean figures of a monitor, and the peak of the utilisation, as columns of a row.
+    """Return a monitor's mean figures, and the peak utilisation, as columns of a row.
 
-    None stands for figures that the machine does not have.
+    Figures that the machine does not report are None.
     """
-    found = monitor.summary()
-    means = {column: found.get(name, {}).get("mean") for name, column in UTILISATION.items()}
-    return {**means, "reported_peak": found.get("utilization", {}).get("max")}
+    summary = monitor.summary()
+    means = {column: summary.get(name, {}).get("mean") for name, column in UTILISATION.items()}
+    return {**means, "reported_peak": summary.get("utilization", {}).get("max")}
 
 
 # The machine ------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return {
         **environment,
         "commit": environment["commit"] or os.environ.get(COMMIT),
-        # The versions tell more than the interpreter's own path.
+        # The interpreter's path is omitted; the versions are more informative.
         "command": shlex.join(["python", *without_folders(sys.orig_argv[1:])]),
         "cpu": describe_device(CPU),
         "load_average": round(os.getloadavg()[0], 2),
@@ -268,7 +268,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def without_folders(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with absolute paths cut to their last part."""
+    """Return the arguments with absolute paths reduced to the file name."""
     return [re.sub(r"(^|[=,])/[^=,]*/", r"\1", argument) for argument in arguments]
 
 
@@ -279,8 +279,8 @@ def announce_machine(device: torch.device) -> dict[str, Any]:
     load, cores = machine["load_average"], usable_cores()
     if load > 0.5 * cores:
         print(
-            f"warning: the machine is busy (load {load:g} on {cores} cores), so parallel work "
-            "looks slower than it is",
+            f"warning: the machine is busy (load {load:g} on {cores} cores); parallel work will "
+            "seem too slow",
             file=sys.stderr,
         )
     return machine
@@ -290,10 +290,10 @@ def device_slug(device: torch.device) -> str:
     """Return a word for file names, such as `nvidia-h200` or `amd-epyc-2-cores`."""
     text = describe_device(device).partition(": ")[2]
     if device.type == "cuda":
-        text = text.rpartition(",")[0]  # without its memory
+        text = text.rpartition(",")[0]  # drop the memory size
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def write_json(path: Path, suite: str, content: Mapping[str, Any]) -> None:
-    """Write a benchmark's results as strict JSON, whole or not at all."""
+    """Write a benchmark's results as strict JSON, atomically."""
     files.write_json(path, {"schema": SCHEMA, "suite": suite, **content})

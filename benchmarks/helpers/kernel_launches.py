@@ -1,4 +1,4 @@
-"""The launches of Triton kernels in a training, recorded on the CPU without running them."""
+"""Launches of Triton kernels in a training, recorded on the CPU without running the kernels."""
 
 from __future__ import annotations
 
@@ -24,74 +24,74 @@ CPU = torch.device("cpu")
 HALF = torch.bfloat16
 
 
-def _launches(work: Callable[[], object], **kernels: str) -> list[Launch]:
-    """Return the launches of some work; of kernels by contract, names between spaces."""
-    known = [
+def _record_launches(work: Callable[[], object], **kernels: str) -> list[Launch]:
+    """Call `work`; return its launches of `kernels`, given as contract="name name"."""
+    recordable = [
         (import_module(f"marl_framework.kernels.{contract}_triton"), name)
         for contract, names in kernels.items()
         for name in names.split()
     ]
-    with recorded(*known) as found:
+    with recorded(*recordable) as launches:
         work()
-    return found
+    return launches
 
 
 def of_windows(config: Config, work: Callable[[Fusion, MissionState], object]) -> list[Launch]:
-    """Return the kernels that some work on windows launches."""
+    """Return the launches of window kernels by `work`."""
     env = MissionEnvironment(config, 1, CPU)
     fusion = Fusion(config, env.camera, Version.TRITON)
-    return _launches(lambda: work(fusion, env.empty_state()), windows="read fuse add_parts")
+    return _record_launches(lambda: work(fusion, env.empty_state()), windows="read fuse add_parts")
 
 
 def of_a_start(config: Config) -> list[Launch]:
-    """Return the kernels that missions start with."""
-    return _of_an_update(config, blank=True)
+    """Return the launches at the start of missions."""
+    return _of_a_belief_update(config, blank=True)
 
 
 def of_a_move(config: Config) -> list[Launch]:
-    """Return the kernels that take readings into beliefs."""
-    return _of_an_update(config, blank=False)
+    """Return the launches that fuse readings into beliefs."""
+    return _of_a_belief_update(config, blank=False)
 
 
-def _of_an_update(config: Config, blank: bool) -> list[Launch]:
-    keys, flown = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
-    return of_windows(config, lambda fusion, state: fusion.update(state, keys, flown, blank))
+def _of_a_belief_update(config: Config, blank: bool) -> list[Launch]:
+    keys, active = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
+    return of_windows(config, lambda fusion, state: fusion.update(state, keys, active, blank))
 
 
 def of_a_choice(config: Config) -> list[Launch]:
-    """Return the kernels of observations, of actions and of critic maps."""
+    """Return the launches for observations, actions and critic maps."""
     env = MissionEnvironment(config, 1, CPU)
     builder = ObservationBuilder(config, env.lattice, env.camera, Version.TRITON)
     sizes, state = config.network_sizes, env.empty_state()
     shape = (1, env.n_agents, env.lattice.num_actions)
-    own = sizes.critic_channels - sizes.actor_channels
-    seen, maps = (
+    critic_only = sizes.critic_channels - sizes.actor_channels
+    observations, maps = (
         torch.zeros(*shape[:2], channels, *sizes.shape, dtype=HALF)
-        for channels in (sizes.actor_channels, own)
+        for channels in (sizes.actor_channels, critic_only)
     )
     actions = torch.zeros(shape[:2], dtype=torch.int64)
     logits, uniform, probabilities = torch.zeros(3, *shape)
     floor, masks = torch.zeros((), dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
 
     def step() -> None:
-        builder.actor(state, seen)
+        builder.actor(state, observations)
         missions = state.positions, state.moves, state.active, env.lattice.offsets
         choose_actions(logits, uniform, floor, *missions, actions, masks, probabilities)
         builder.critic_only(state, actions, maps)
 
-    return _launches(step, maps="draw_actor draw_critic", policies="choose")
+    return _record_launches(step, maps="draw_actor draw_critic", policies="choose")
 
 
 def of_predictions(config: Config) -> list[Launch]:
-    """Return the kernels that add up the inputs of a predictor."""
+    """Return the launches that sum up a predictor's inputs."""
     rows, cols = config.geometry.map_shape
     ends = [torch.tensor([size // 2, size]) for size in (rows, cols)]
     maps = torch.zeros(1, rows, cols)
-    return _launches(lambda: part_sums(Version.TRITON, maps, *ends), cells="sum_parts")
+    return _record_launches(lambda: part_sums(Version.TRITON, maps, *ends), cells="sum_parts")
 
 
 def of_an_update(config: Config) -> list[Launch]:
-    """Return the kernels of batches, losses and descent."""
+    """Return the launches for batches, losses and gradient steps."""
     sizes, learning = config.network_sizes, config.learning
     maps = torch.zeros(3, sizes.critic_channels, *sizes.shape, dtype=HALF)
     actions = sizes.num_actions
@@ -116,7 +116,7 @@ def of_an_update(config: Config) -> list[Launch]:
         losses.decide(one, one, one, 10.0)
 
     names = "advantages actor_loss critic_loss descent_rule"
-    return _launches(update, maps="take", policies=names)
+    return _record_launches(update, maps="take", policies=names)
 
 
 STAGES = {
@@ -126,4 +126,4 @@ STAGES = {
     "predictions": of_predictions,
     "updates": of_an_update,
 }
-"""Functions that return launches, by the part of a training."""
+"""Functions that return launches, by stage of a training."""

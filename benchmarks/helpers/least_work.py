@@ -1,4 +1,4 @@
-"""Minimum work of a joint step: cells, logarithms, bytes."""
+"""Minimum work per joint step: cells, logarithms and bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 
-COUNTED = 16  # missions flown
+COUNTED = 16  # number of missions flown
 
 
 @torch.no_grad()
 def count_work(config: Config) -> dict[str, float]:
-    """Count the minimum work of missions flown at random; means per joint step.
+    """Count the minimum work of missions flown at random; return means per joint step.
 
-    Bytes count each array once for each operation on it: truth, random bits (written, read),
-    readings, the cells of beliefs (read, written), and the maps of observations and critic states.
+    Bytes count each array once per operation: truth, random bits (written, read), readings, belief
+    cells (read, written), and the maps of observations and critic states.
 
     Returns:
-        `cells_measured` by all UAVs, `cells_heard`, `cells_updated` of own beliefs (each once),
-        `cells_seen` (by any UAV, each once), `bayes_updates`, `logarithms`, `bytes`.
+        `cells_measured` by all UAVs, `cells_heard`, `cells_updated` (cells in own beliefs, each
+        once), `cells_seen` (by any UAV, each once), `bayes_updates`, `logarithms`, `bytes`.
     """
     env = MissionEnvironment(with_overrides(config, "compute.compile=true"), COUNTED, CPU)
     planner, state = RandomPlanner(env.lattice), env.reset(env.draw_reset())
@@ -36,25 +36,26 @@ def count_work(config: Config) -> dict[str, float]:
         in_rows = (rows >= box.row0.unsqueeze(-1)) & (rows < box.row1.unsqueeze(-1))
         in_cols = (cols >= box.col0.unsqueeze(-1)) & (cols < box.col1.unsqueeze(-1))
         in_view = in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)  # [E, N, R, C]
-        maps = [in_view & who[..., None, None] for who in state.heard.unbind(1)]  # UAV by UAV
-        updated = torch.stack([one.any(1).sum() for one in maps]).sum()
+        maps = [in_view & heard[..., None, None] for heard in state.heard.unbind(1)]  # per UAV
+        updated = torch.stack([cells_of_uav.any(1).sum() for cells_of_uav in maps]).sum()
         heard = (state.heard * cells.unsqueeze(1)).sum() - cells.sum()
         totals += torch.stack((cells.sum(), heard, updated, in_view.any(1).sum()))
     steps = COUNTED * env.episode_length
-    measured, listened, learned, viewed = (total / steps for total in totals.tolist())
+    measured, received, updated_cells, seen = (total / steps for total in totals.tolist())
     x, y, _ = env.lattice.shape
     observation = config.observation
-    unsure = observation.sees_uncertainty
+    sees_uncertainty = observation.sees_uncertainty
     channels = len(observation.actor_channels) + len(observation.critic_channels)
     return {
         "cells_measured": measured,
-        "cells_heard": listened,
-        "cells_updated": learned,
-        "cells_seen": viewed,
-        "bayes_updates": 2 * measured + listened,  # own belief, global belief; own belief
-        # Of p and 1 - p, before and after: global belief; all beliefs if uncertainty is observed.
-        "logarithms": 4 * viewed + 4 * unsure * (viewed + measured + listened),
-        # A cell measured: bits 2 + 2, truth 1, reading 1 + 1, own belief 4 + 4. A cell heard:
-        # reading 1, own belief 4 + 4. A cell seen: global belief 4 + 4.
-        "bytes": 15 * measured + 9 * listened + 8 * viewed + 4 * env.n_agents * channels * x * y,
+        "cells_heard": received,
+        "cells_updated": updated_cells,
+        "cells_seen": seen,
+        "bayes_updates": 2 * measured + received,  # own belief, global belief; own belief
+        # Logarithms of p and 1 - p, before and after, of the global belief; if uncertainty is
+        # observed, of all beliefs.
+        "logarithms": 4 * seen + 4 * sees_uncertainty * (seen + measured + received),
+        # Per measured cell: bits 2 + 2, truth 1, reading 1 + 1, own belief 4 + 4. Per heard cell:
+        # reading 1, own belief 4 + 4. Per seen cell: global belief 4 + 4.
+        "bytes": 15 * measured + 9 * received + 8 * seen + 4 * env.n_agents * channels * x * y,
     }

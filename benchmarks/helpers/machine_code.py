@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 ARCHITECTURES = (80, 89, 90)
-"""A100; RTX 4090 and L40; H100 and H200."""
+"""Ten times the compute capability of A100; of RTX 4090 and L40; of H100 and H200."""
 
 _POINTERS = {
     torch.bfloat16: "*bf16",
@@ -31,7 +31,7 @@ _POINTERS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """Launch of a kernel with its arguments."""
+    """Launch of a Triton kernel with its arguments."""
 
     name: str
     kernel: Any
@@ -40,7 +40,7 @@ class Launch:
 
     @property
     def variant(self) -> str:
-        """Name of the kernel and flags of its compilation."""
+        """Name of the kernel and its compile-time flags that are set."""
         flags = dict(self.constants)
         for group in self.constants.values():
             flags |= getattr(group, "_asdict", dict)()
@@ -49,14 +49,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Resources that a kernel needs of a multiprocessor."""
+    """Resources of a multiprocessor that a kernel needs."""
 
     registers: int
-    """Number of registers of a thread."""
+    """Number of registers per thread."""
     spilled: int
-    """Bytes of a thread outside of registers: on its stack, or in local memory."""
+    """Bytes per thread outside registers: on the stack or in local memory."""
     shared: int
-    """Bytes of shared memory of a program."""
+    """Bytes of shared memory per program."""
     operations: frozenset[tuple[str, str]]
     """PTX operations with their first modifier, such as (`ld`, `global`)."""
 
@@ -64,7 +64,7 @@ class MachineCode:
 @contextmanager
 def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
     """Record the launches of kernels, given by module and name, instead of running them."""
-    found: list[Launch] = []
+    launches: list[Launch] = []
 
     class Recorder:
         def __init__(self, name: str, kernel: Any) -> None:
@@ -73,7 +73,7 @@ def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
 
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             def launch(*arguments: Any, **constants: Any) -> None:
-                found.append(Launch(self._name, self._kernel, arguments, constants))
+                launches.append(Launch(self._name, self._kernel, arguments, constants))
 
             return launch
 
@@ -81,11 +81,11 @@ def recorded(*kernels: tuple[ModuleType, str]) -> Iterator[list[Launch]]:
         for module, name in kernels:
             recorder = Recorder(name, getattr(module, name))
             stack.enter_context(patch.object(module, name, recorder))
-        yield found
+        yield launches
 
 
 def compile_for(launch: Launch, architecture: int) -> MachineCode:
-    """Compile a launch for a GPU's compute capability, ten times its number."""
+    """Compile a launch for an architecture, see `ARCHITECTURES`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -94,7 +94,7 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
     values = {name: constants[name] for name in names if name in constants}
     given = dict(zip(names, launch.arguments, strict=False))
     if set(given) | set(values) != set(names):
-        raise ValueError(f"{launch.name} is launched without {set(names) - set(given)}")
+        raise ValueError(f"{launch.name}: launched without {set(names) - set(given)}")
     tuples = {name: value for name, value in given.items() if isinstance(value, tuple)}
     aligned: list[tuple[int, ...]]
     aligned = [(names.index(n),) for n, value in given.items() if isinstance(value, Tensor)]
@@ -106,21 +106,21 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
         attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
     options = {name: value for name, value in constants.items() if name not in names}
-    made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
-    registers, stack, local = _usage(made.asm["cubin"])
-    operations = re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", made.asm["ptx"], re.MULTILINE)
-    return MachineCode(registers, stack + local, made.metadata.shared, frozenset(operations))
+    code = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    registers, stack, local = _read_usage(code.asm["cubin"])
+    operations = re.findall(r"^\s+(?:@!?%\w+ )?(\w+)\.(\w+)", code.asm["ptx"], re.MULTILINE)
+    return MachineCode(registers, stack + local, code.metadata.shared, frozenset(operations))
 
 
 def _type_of(value: Any) -> Any:
-    """Return Triton's name for the type of an argument: a tensor, a number or a named tuple."""
+    """Return Triton's name for an argument's type; the argument is a tensor, number or tuple."""
     if isinstance(value, tuple):
         return type(value)(*map(_type_of, value))
     return _POINTERS[value.dtype] if isinstance(value, Tensor) else "i32"
 
 
-def _usage(cubin: bytes) -> tuple[int, int, int]:
-    """Return the numbers of registers, stack bytes and local bytes."""
+def _read_usage(cubin: bytes) -> tuple[int, int, int]:
+    """Return the numbers of registers, stack bytes and local bytes per thread."""
     import triton
 
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -129,8 +129,8 @@ def _usage(cubin: bytes) -> tuple[int, int, int]:
         file.write_bytes(cubin)
         command = [str(program), "-res-usage", str(file)]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
-    if found is None:
+    match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
+    if match is None:
         raise ValueError(f"cuobjdump printed no usage: {text}")
-    registers, stack, local = map(int, found.groups())
+    registers, stack, local = map(int, match.groups())
     return registers, stack, local

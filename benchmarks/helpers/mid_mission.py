@@ -16,23 +16,23 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
-MOVES = 6  # of 15 in the paper's missions; by then the UAVs fly at all altitudes
+MOVES = 6  # out of 15 in the paper's missions; by then the UAVs fly at all altitudes
 
 
 @dataclass(frozen=True)
 class Round:
-    """Missions whose UAVs have moved and know which others they hear.
+    """Missions after a move and its messages, before the readings.
 
     Attributes:
         state: state before the readings.
-        bits: random bits of the sensor, see `kernels.windows.read`.
+        bits: random bits for the sensor; see `kernels.windows.read`.
     """
 
     state: MissionState
     bits: Tensor
 
     def repeat(self, missions: int, device: torch.device) -> Round:
-        """Return copies of the missions, repeated to a number, on a device."""
+        """Return copies on a device, repeated until there are `missions` missions."""
         index = torch.arange(missions) % len(self.bits)
         tensors = {name: value[index] for name, value in self.state.tensors()}
         return Round(MissionState(**tensors).to(device), self.bits[index].to(device))
@@ -40,7 +40,7 @@ class Round:
 
 @torch.no_grad()
 def fly(config: Config, missions: int) -> Round:
-    """Fly the same random missions to their middle, on the CPU."""
+    """Fly fixed random missions to their middle, on the CPU."""
     env = MissionEnvironment(config, missions, "cpu")
     planner = RandomPlanner(env.lattice)
     state = env.reset(env.draw_reset())
@@ -56,7 +56,7 @@ def fly(config: Config, missions: int) -> Round:
 
 
 def as_plain(config: Config, flown: Round) -> Missions:
-    """Return copies of the missions for the one-at-a-time baseline, with readings taken."""
+    """Return copies for the one-at-a-time baseline, after the readings."""
     env = MissionEnvironment(config, len(flown.bits), "cpu")
     camera, state = env.camera, flown.state.clone()
     env.measure(state, flown.bits)
@@ -86,12 +86,12 @@ def as_plain(config: Config, flown: Round) -> Missions:
 class Batch:
     """Work of the library between a move and the next decision.
 
-    Beliefs are updated in place and not restored between calls: they only move towards 0 or 1,
-    and the cost of the operations does not depend on the values.
+    Beliefs are updated in place and not restored between calls. They only move towards 0 or 1, and
+    the operations' cost does not depend on the values.
 
     Args:
-        config: the mission and the actor's channels.
-        flown: any number of missions.
+        config: configuration with the mission and the actor's channels.
+        flown: round of any number of missions.
     """
 
     def __init__(self, config: Config, flown: Round) -> None:
@@ -100,11 +100,11 @@ class Batch:
         self._builder = ObservationBuilder(config, self._env.lattice, self._env.camera)
 
     def all_of_it(self) -> Tensor:
-        """Take readings, fuse heard ones, and return the observation [E, N, C, X, Y]."""
+        """Take readings, fuse received readings, and return the observation [E, N, C, X, Y]."""
         self.take_readings()
         self._env.fuse_heard(self.state)
         return self._builder.actor(self.state)
 
     def take_readings(self) -> None:
-        """Measure and update own beliefs and averaged maps."""
+        """Take readings; update own beliefs and averaged maps."""
         self._env.measure(self.state, self._bits)

@@ -1,4 +1,4 @@
-"""The network calls of one training step, made alone, and their floating-point operations."""
+"""Network calls of one training step, without the rest, and their floating-point operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from marl_framework.stage_timer import StageTimer
 
 
 def flops_of(work: Callable[[], object]) -> int:
-    """Return the floating-point operations of the matrix products and convolutions of some work."""
+    """Count the floating-point operations of matrix products and convolutions in `work()`."""
     with FlopCounterMode(display=False) as counter:
         work()
     return int(counter.get_total_flops())
@@ -29,15 +29,15 @@ class NetworkCalls:
     """Batch sizes of all network calls of one training step."""
 
     inference: tuple[int, ...]
-    """Calls of the actor during flights."""
+    """Batch sizes of the actor during rollouts."""
     targets: tuple[int, ...]
-    """Calls of the target critic."""
+    """Batch sizes of the target critic."""
     learning: tuple[int, ...]
-    """Calls of critic and actor, forward and backward."""
+    """Batch sizes of critic and actor, forward and backward."""
 
     @classmethod
     def of(cls, config: Config, device: torch.device) -> NetworkCalls:
-        """Return the batch sizes of a configuration on a device."""
+        """Return the batch sizes for a configuration on a device."""
         learning = config.learning
         team = config.environment.num_envs * config.missions.most_agents
         rollouts = config.schedule.rollouts_per_step
@@ -52,11 +52,11 @@ class NetworkCalls:
 
 
 class NetworksAlone:
-    """The network calls of one training step, with plain modules.
+    """Makes the network calls of one training step, with plain modules.
 
     Args:
-        config: sizes, schedule and precision.
-        device: of the networks.
+        config: configuration with sizes, schedule and precision.
+        device: device of the networks.
     """
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -88,7 +88,7 @@ class NetworksAlone:
         return timer.seconds()
 
     def flops(self) -> int:
-        """Make all calls once; return their floating-point operations, a multiply-add being 2."""
+        """Make all calls once; count floating-point operations (2 per multiply-add)."""
         return flops_of(self.seconds)
 
     def _forward(self, network: nn.Module, maps: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Fusing and observing the published way: one UAV after the other, with numpy and OpenCV.
+"""Fusion and observation as in the published code: one UAV after the other, numpy and OpenCV.
 
-Nothing here needs PyTorch, so that the processes of a pool start small. The maps are those of
-`benchmarks.reference.plain_mission`, with a fusion that passes over the whole map.
+This module does not import PyTorch, so that the processes of a pool start small. The maps are
+those of `benchmarks.reference.plain_mission`; fusion passes over the whole map.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from benchmarks.reference.plain_mission import Footprint, Geometry, Map, Positio
 
 Fuse = Callable[[Map, Footprint, Map, float], None]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_KEPT_BYTES = 2**25  # the largest value that glibc accepts
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_KEPT_BYTES = 2**25  # maximum that glibc accepts
 
 
 @dataclass(frozen=True)
 class Missions:
-    """Missions of N UAVs that have heard and not yet fused readings; lists by mission and UAV.
+    """Missions of N UAVs with received readings that are not fused yet; lists by mission and UAV.
 
-    `observe` fuses into `beliefs` in place.
+    `observe` updates `beliefs` in place.
     """
 
     geometry: Geometry
@@ -43,16 +43,16 @@ class Missions:
 
     @property
     def n_agents(self) -> int:
-        """Number of UAVs of a mission."""
+        """Number of UAVs per mission."""
         return len(self.positions[0])
 
     @property
     def agents(self) -> int:
-        """Number of UAVs of all missions."""
+        """Number of UAVs in all missions."""
         return len(self.positions) * self.n_agents
 
     def fresh(self) -> Missions:
-        """Return the missions with copied beliefs."""
+        """Return the same missions with copied beliefs."""
         return replace(self, beliefs=[[belief.copy() for belief in team] for team in self.beliefs])
 
     def senders(self, number: int) -> list[int]:
@@ -62,7 +62,7 @@ class Missions:
 
 
 def fuse_whole_map(belief: Map, seen: Footprint, reading: Map, prior: float) -> None:
-    """Fuse a reading into a belief in place, the published way: as a map of the same size."""
+    """Fuse a reading into a belief in place, as published: as a map of the belief's size."""
     measured = np.full(belief.shape, plain_mission.UNKNOWN, np.float32)
     measured[seen.window] = reading
     updated = plain_mission.bayes(belief, measured, prior)
@@ -70,7 +70,7 @@ def fuse_whole_map(belief: Map, seen: Footprint, reading: Map, prior: float) -> 
 
 
 def observe(missions: Missions, number: int, fuse: Fuse) -> Map:
-    """Fuse the readings that UAV `number` heard, by id; return its observation, [X, Y, 7]."""
+    """Fuse the readings that UAV `number` heard, in id order; return the observation [X, Y, 7]."""
     mission, agent = divmod(number, missions.n_agents)
     geometry, positions = missions.geometry, missions.positions[mission]
     belief, readings = missions.beliefs[mission][agent], missions.readings[mission]
@@ -91,8 +91,8 @@ def observe_all(missions: Missions, agents: int, fuse: Fuse) -> list[Map]:
 def keep_freed_memory() -> bool:
     """Keep freed memory blocks of up to 32 MiB in this process; return whether that worked.
 
-    Otherwise glibc may return freed arrays to the system, and a new one then costs a page fault
-    every 4 KiB: the same numpy code takes 2 or 6 ms by chance.
+    Otherwise glibc may return freed arrays to the system. New arrays then cost a page fault every
+    4 KiB, and the same numpy code takes 2 or 6 ms by chance.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -103,15 +103,15 @@ def keep_freed_memory() -> bool:
 
 # A pool of processes ----------------------------------------------------------------------
 
-_of_process: dict[int, Missions] = {}  # missions of a process of the pool, by team size
+_process_missions: dict[int, Missions] = {}  # missions in a pool process, by team size
 
 Pool = Callable[[int, int], list[Map]]
-"""Called with a team size and a number of UAVs; returns their observations."""
+"""Function of a team size and a number of UAVs that returns the UAVs' observations."""
 
 
 @contextmanager
 def process_pool(missions: dict[int, Missions], processes: int) -> Iterator[Pool]:
-    """Open a pool of processes that hold the missions and observe the published way."""
+    """Open a pool of processes that hold the missions and observe as in the published code."""
     context = get_context("spawn")
     with context.Pool(processes, initializer=_start_process, initargs=(missions,)) as pool:
 
@@ -124,29 +124,29 @@ def process_pool(missions: dict[int, Missions], processes: int) -> Iterator[Pool
 def _start_process(missions: dict[int, Missions]) -> None:
     keep_freed_memory()
     cv2.setNumThreads(1)  # the processes share the cores
-    _of_process.update(missions)
+    _process_missions.update(missions)
 
 
 def _observe_in_process(n_agents: int, number: int) -> Map:
-    return observe(_of_process[n_agents], number, fuse_whole_map)
+    return observe(_process_missions[n_agents], number, fuse_whole_map)
 
 
 # Bytes ------------------------------------------------------------------------------------
 
 
 def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
-    """Return the minimum bytes moved per observation, the mean of the first `agents` UAVs.
+    """Return the minimum bytes moved per observation, averaged over the first `agents` UAVs.
 
-    Each input is read once and each output written once:
+    Each input is read once and each output is written once:
 
-    - `whole map`: a fusion reads belief and reading, writes the belief; the observation reads
+    - `whole map`: a fusion reads belief and reading, and writes the belief. The observation reads
       the belief, the footprint map and the square of the own reading (all float32).
-    - `windowed`: a fusion touches the footprint's cells alone; the observation is the same.
+    - `windowed`: a fusion touches only the footprint's cells; the observation is the same.
     - `batched`: a fusion reads and writes the footprint's cells (float32) and reads their signs
       (int8). The own reading does the same, but writes the signs, and reads terrain (1 byte)
-      and randomness (2). Averaged maps of belief and reading are updated, then read.
+      and random bits (2 bytes). Averaged maps of belief and reading are updated, then read.
 
-    All write X·Y·7 values.
+    All variants write X·Y·7 values.
     """
     geometry = missions.geometry
     pixels, cells = np.prod(geometry.lattice[:2]), np.prod(geometry.cells)
@@ -157,9 +157,9 @@ def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
         readings, senders = missions.readings[mission], missions.senders(number)
         fused = sum(readings[j].size for j in senders)
         own = readings[agent].size
-        looking = 4 * (2 * cells + seen[agent].side_x * seen[agent].side_y + 7 * pixels)
-        whole += 12 * cells * len(senders) + looking
-        windowed += 12 * fused + looking
+        observation = 4 * (2 * cells + seen[agent].side_x * seen[agent].side_y + 7 * pixels)
+        whole += 12 * cells * len(senders) + observation
+        windowed += 12 * fused + observation
         batched += 9 * fused + 12 * own + 4 * (5 + 7) * pixels
     return {
         "whole map": float(whole / agents),

@@ -1,4 +1,4 @@
-"""Cost of operators on a GPU: number of kernels, and bytes that they move."""
+"""Cost of operators on a GPU: number of kernels and moved bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 aten = torch.ops.aten
 
 OperatorCost = tuple[int, float]
-"""Number of kernels, and bytes that they move."""
+"""Number of kernels, and bytes that the kernels move."""
 
 
-# Kernels of the operators that start more or fewer than one, from reading ATen's CUDA sources.
+# Operators that do not start exactly one kernel, according to ATen's CUDA sources.
 _KERNELS = {
     aten.sort.default: 2,
     aten.sort.stable: 3,
@@ -36,40 +36,40 @@ _KERNELS = {
 
 
 def operator_cost(func: Any, args: Any, before: list[Tensor], after: list[Any]) -> OperatorCost:
-    """Return the cost of an operator; a kernel reads each input and writes each output once.
+    """Return the cost of an operator, if each input is read once and each output written once.
 
     Args:
-        func: the operator.
-        args: its arguments.
+        func: operator.
+        args: arguments of the operator.
         before: tensors among the arguments.
-        after: returned tensors.
+        after: tensors that the operator returns.
     """
     if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
         return 0, 0  # a view
     kernels = _KERNELS.get(func, 1)
     if kernels == 0:
         return 0, 0
-    moved = _moved(func, args, before, after)
+    moved = _count_bytes(func, args, before, after)
     if func not in CONVOLUTIONS:
         return kernels, moved
-    kernels, more = CONVOLUTIONS[func](args, after)
-    return kernels, moved + more
+    kernels, additional = CONVOLUTIONS[func](args, after)
+    return kernels, moved + additional
 
 
-def _convolution(args: Any, after: list[Any]) -> OperatorCost:
-    """Return the kernels of a convolution, and their bytes in addition to input and output.
+def _convolution_cost(args: Any, after: list[Any]) -> OperatorCost:
+    """Return a convolution's kernels, and the moved bytes in addition to input and output.
 
     cuDNN computes with channels last, and reorders other maps before and after. PyTorch adds the
     bias in a separate kernel.
     """
     maps, _, bias = args[:3]
-    reordered = [each for each in (maps, *after) if not has_channels_last(each)]
+    reordered = [tensor for tensor in (maps, *after) if not has_channels_last(tensor)]
     biased = [] if bias is None else after
     return 1 + len(reordered) + len(biased), 2 * sum(map(size_of, reordered + biased))
 
 
-def _convolution_backward(args: Any, after: list[Any]) -> OperatorCost:
-    """Return the same for the gradients of a convolution; each reads the output's gradient."""
+def _convolution_backward_cost(args: Any, after: list[Any]) -> OperatorCost:
+    """Return the same for a convolution's gradients; each kernel reads the output's gradient."""
     gradient, maps, weights = args[:3]
     of_maps, of_weights, of_bias = args[-1]
     kernels = of_maps + of_weights + of_bias
@@ -81,32 +81,32 @@ def _convolution_backward(args: Any, after: list[Any]) -> OperatorCost:
 
 
 def has_channels_last(maps: Tensor) -> bool:
-    """Return whether a tensor holds maps with channels last."""
+    """Return whether a tensor has four dimensions and channels last."""
     return maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)
 
 
 def with_channels_last(value: Any) -> Any:
-    """Return maps with channels last, and other values unchanged."""
+    """Return tensors with four dimensions in channels-last layout, other values unchanged."""
     is_maps = isinstance(value, Tensor) and value.dim() == 4
     return value.contiguous(memory_format=torch.channels_last) if is_maps else value
 
 
 CONVOLUTIONS: dict[Any, Callable[[Any, list[Any]], OperatorCost]] = {
-    aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
+    aten.convolution.default: _convolution_cost,
+    aten.convolution_backward.default: _convolution_backward_cost,
 }
 
 
 def size_of(tensor: Tensor) -> int:
-    """Return the bytes of a tensor; expanded elements count once."""
+    """Return a tensor's size [bytes]; expanded elements count once."""
     number = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         number *= size if stride else min(size, 1)
     return number * tensor.element_size()
 
 
-def _moved(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> int:
-    """Return the bytes that an operator reads and writes."""
+def _count_bytes(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> int:
+    """Count the bytes that an operator reads and writes."""
     packet = func.overloadpacket
     if packet is aten.gather:
         return size_of(args[2]) + 2 * size_of(after[0])
@@ -132,5 +132,5 @@ def _moved(func: Any, args: Any, before: list[Tensor], after: list[Tensor]) -> i
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """Return the tensors of nested containers."""
+    """Return the tensors in nested containers."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

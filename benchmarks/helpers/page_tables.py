@@ -1,4 +1,4 @@
-"""Tables of README and docs/ in Markdown, each from a benchmark's JSON."""
+"""Markdown tables for README and docs/, each from a benchmark's JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.helpers.text import markdown
 
 Json = Mapping[str, Any]
 
-_AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # for a GPU
+_AIMS = {"kernels": "150", "megabytes": "2.6", "training": "6,700"}  # targets for a GPU
 _WRAPPERS = {
     "core": "core, by hand",
     "torchrl": "TorchRL",
@@ -41,35 +41,35 @@ def _megabytes(number: float) -> str:
 
 
 def published(team: Json, planners: Json) -> str:
-    """Return the policies in the published simulator, compared with its planner."""
+    """Return results in the published simulator, compared with the published planner."""
     summaries = {BALANCED: team["policies"]["learned"]["summary"]}
     summaries |= {
         label: planners["policies"][name]["summary"] for name, label in _PUBLISHED.items()
     }
-    return _in_published_simulator(summaries)
+    return _published_table(summaries)
 
 
 def published_mixed(results: Json) -> str:
-    """Return the policies over all kinds of terrain of the published simulator."""
+    """Return results over all terrain kinds of the published simulator."""
     labels = {"learned": FINE_TUNED, "published_information_gain": "published information gain"}
-    return _in_published_simulator(
+    return _published_table(
         {label: results["policies"][name]["summary"] for name, label in labels.items()}
     )
 
 
-def _in_published_simulator(summaries: Mapping[str, Json]) -> str:
-    def spread(of: Json) -> str:
-        return f"{of['mean']:.3f} ± {of['std']:.3f}"
+def _published_table(summaries: Mapping[str, Json]) -> str:
+    def spread(row: Json) -> str:
+        return f"{row['mean']:.3f} ± {row['std']:.3f}"
 
-    def difference(of: Json) -> str:
-        low, high = (f"{end:+.3f}" for end in of["interval"])
-        return f"{of['difference']:+.3f} [{low}, {high}]".replace("-", "−") if low != high else ""
+    def difference(row: Json) -> str:
+        low, high = (f"{end:+.3f}" for end in row["interval"])
+        return f"{row['difference']:+.3f} [{low}, {high}]".replace("-", "−") if low != high else ""
 
     return markdown(
         ("in the published simulator", "ROI entropy [bit]", "− published", "F1", "− published"),
         (
-            (label, *(show(of[m]) for m in ("roi_entropy", "f1") for show in (spread, difference)))
-            for label, of in summaries.items()
+            (label, *(show(row[m]) for m in ("roi_entropy", "f1") for show in (spread, difference)))
+            for label, row in summaries.items()
         ),
     )
 
@@ -78,7 +78,7 @@ def _in_published_simulator(summaries: Mapping[str, Json]) -> str:
 
 
 def rollout(results: Json) -> str:
-    """Return joint steps per second by missions at once, compiled and plain."""
+    """Return joint steps per second by number of missions at once, compiled and plain."""
     rows = results["rows"]
     speeds = {(row["num_envs"], row["compiled"]): row["joint_steps_per_s"] for row in rows}
     return markdown(
@@ -91,7 +91,7 @@ def rollout(results: Json) -> str:
 
 
 def training(*results: Json) -> str:
-    """Return the speed of trainings by precision."""
+    """Return the speed of training by precision."""
     return markdown(
         ("precision", "transitions/s", "the networks alone", "share of the networks' limit"),
         (
@@ -107,7 +107,7 @@ def training(*results: Json) -> str:
 
 
 def scaling(results: Json) -> str:
-    """Return the exponent of each size."""
+    """Return the exponent with which the cost grows in each size."""
     rows = []
     for axis in results["axes"]:
         sizes = [row["size"] for row in axis["rows"]]
@@ -136,12 +136,12 @@ def wrappers(results: Json) -> str:
 
 # GPUs -------------------------------------------------------------------------------------
 
-GPUS = {  # memory bandwidth [bytes/s]; dense bfloat16 operations/s, by NVIDIA's data sheets
+GPUS = {  # memory bandwidth [bytes/s], dense bfloat16 operations/s; from NVIDIA's data sheets
     "H200": (4.8e12, 989e12),
     "A100, 80 GB": (2.0e12, 312e12),
     "RTX 4090": (1.01e12, 165e12),
 }
-LAUNCH = 2e-6  # seconds between two recorded kernels, a guess
+LAUNCH = 2e-6  # assumed time between two recorded kernels [s]
 
 
 def _paths(results: Json, *names: str) -> list[Json]:
@@ -150,7 +150,7 @@ def _paths(results: Json, *names: str) -> list[Json]:
 
 
 def gpu_bounds(results: Json) -> str:
-    """Return upper bounds for GPUs: bytes, launches and operations one after the other."""
+    """Return upper bounds for GPUs, if bytes, launches and operations take turns."""
     (ours,) = _paths(results, "kernels")
     config = results["settings"]["configuration"]
     missions = config["environment"]["num_envs"]
@@ -175,7 +175,7 @@ def gpu_bounds(results: Json) -> str:
 
 
 def gpu_memory(results: Json) -> str:
-    """Return the missions that fit the memory of GPUs."""
+    """Return the number of missions that fit in a GPU's memory."""
     kernels, plain = (
         {int(size): number for size, number in path["most_missions"].items()}
         for path in _paths(results, "kernels", "plain")
@@ -187,14 +187,14 @@ def gpu_memory(results: Json) -> str:
 
 
 def kernel_budget(results: Json) -> str:
-    """Return kernels and bytes of a joint step and of a training step, Triton and plain."""
+    """Return kernels and bytes per joint step and per training step, Triton and plain."""
     paths = _paths(results, "kernels", "plain")
 
     def row(label: str, show: Callable[[Json], str], aim: str = "") -> tuple[str, ...]:
         return label, *map(show, paths), aim
 
     def stages(label: str, *names: str) -> tuple[str, ...]:
-        return row(label, lambda path: _whole(_of_stages(path, names, "kernels")))
+        return row(label, lambda path: _whole(_sum_stages(path, names, "kernels")))
 
     def gigabytes(*names: str) -> Callable[[Json], str]:
         return lambda path: (
@@ -233,20 +233,20 @@ _BYTES = "megabytes of a joint step, for one mission"
 _MAPS = "… observations and critic maps"
 
 
-def _of_stages(path: Json, names: Sequence[str], unit: str) -> float:
+def _sum_stages(path: Json, names: Sequence[str], unit: str) -> float:
     return sum(float(path["stages"][name][unit]) for name in names)
 
 
 def prediction_budget(results: Json) -> str:
-    """Return kernels and bytes of joint steps with predictions."""
+    """Return kernels and bytes per joint step with predictions."""
     paths = _paths(results, "predicted", "predicted_plain")
     maps = ("observe", "critic maps")
     return markdown(
         ("", "Triton kernels", "plain operators"),
         (
             (_KERNELS, *(_whole(path["joint_step"]["kernels"]) for path in paths)),
-            (_MAPS, *(_whole(_of_stages(path, maps, "kernels")) for path in paths)),
+            (_MAPS, *(_whole(_sum_stages(path, maps, "kernels")) for path in paths)),
             (_BYTES, *(_megabytes(path["joint_step"]["megabytes"]) for path in paths)),
-            (_MAPS, *(_megabytes(_of_stages(path, maps, "megabytes")) for path in paths)),
+            (_MAPS, *(_megabytes(_sum_stages(path, maps, "megabytes")) for path in paths)),
         ),
     )

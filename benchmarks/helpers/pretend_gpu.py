@@ -1,11 +1,11 @@
 """A simulated GPU: tensors claim to be on `cuda:0`, and the CPU computes their values or none.
 
-With values every number is that of the CPU, bit for bit. Without, tensors have only shapes, and
-kernels, moved bytes and allocated bytes of large programs can be counted.
+With values, every number equals the CPU's, bit for bit. Without values, tensors have only shapes;
+then kernels, moved bytes and allocated bytes of large programs can be counted.
 
-The rules of a GPU hold: no operator takes tensors of both devices (except CPU scalars), a generator
-serves its own device, and a read back to the host is an error unless allowed. Streams, events and
-CUDA graphs are not simulated.
+The simulation enforces the rules of a GPU: no operator takes tensors of both devices (except CPU
+scalars), a generator serves only its own device, and a read by the host is an error unless allowed.
+Streams, events and CUDA graphs are not simulated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 aten = torch.ops.aten
 
-# Their results depend on values, so the host waits for the GPU.
+# Operators whose result shape or value the host needs, so that the host waits for the GPU.
 _READS = {
     aten._local_scalar_dense,
     aten._unique2,
@@ -58,26 +58,26 @@ _MASKED = {aten.index, aten.index_put, aten.index_put_}
 
 
 class HostReadError(RuntimeError):
-    """The host waits for a value of the GPU."""
+    """The host reads a value from the GPU, and so waits for the GPU."""
 
 
 class MixedDevicesError(RuntimeError):
-    """Tensors of two devices meet in an operator."""
+    """An operator gets tensors on different devices."""
 
 
 class Generator(torch.Generator):
-    """A generator of the CPU that claims to be on another device."""
+    """CPU generator that claims to be on another device."""
 
     _where: torch.device
 
     def __new__(cls, device: torch.device | str = "cpu") -> Generator:
-        """Create a generator of the CPU."""
+        """Create a CPU generator."""
         self = super().__new__(cls)
         self._where = torch.device(device)
         return self
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        """Do nothing: see `__new__`."""
+        """Do nothing; `__new__` sets up the generator."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -86,9 +86,9 @@ class Generator(torch.Generator):
 
 
 class GpuTensor(Tensor):
-    """Tensor that claims to be on `cuda:0` and holds one of the CPU or of the meta device.
+    """Tensor that claims to be on `cuda:0` and wraps a tensor on the CPU or the meta device.
 
-    PyTorch's C++ sees a tensor of the CPU, so that autograd and autocast work.
+    PyTorch's C++ code sees a CPU tensor, so that autograd and autocast work.
     """
 
     held: Tensor
@@ -96,7 +96,7 @@ class GpuTensor(Tensor):
     @staticmethod
     def __new__(cls, held: Tensor) -> GpuTensor:
         """Wrap a tensor."""
-        made: GpuTensor = Tensor._make_wrapper_subclass(
+        wrapper: GpuTensor = Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
@@ -106,10 +106,10 @@ class GpuTensor(Tensor):
             device=CPU,
             requires_grad=held.requires_grad,
         )
-        return made
+        return wrapper
 
     def __init__(self, held: Tensor) -> None:
-        """See the class."""
+        """Store the wrapped tensor."""
         self.held = held
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -124,26 +124,27 @@ class GpuTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Raise an error outside of `pretend_gpu`."""
-        raise RuntimeError(f"{func}: outside of the pretend GPU")
+        """Raise an error: `pretend_gpu` handles operators before they get here."""
+        raise RuntimeError(f"{func}: requires pretend_gpu; call it inside that context")
 
 
 class PretendGpu:
-    """Executes and counts operators of the simulated GPU.
+    """Executes and counts operators on the simulated GPU.
 
     Args:
-        values: whether tensors have values, or only shapes.
-        costs: functions that return the cost of custom operators for their arguments, by name.
+        values: whether tensors have values, not only shapes.
+        costs: functions that return a custom operator's cost for its arguments, by name.
+        twins: functions that compute custom operators, by name; by default the operator itself.
 
     Attributes:
         kernels, bytes: counts by stage (see `stage`). A kernel reads each input and writes each
             output once; expanded elements count once.
         has_values: whether tensors have values.
-        peak: peak of the allocated bytes, without the allocator's gaps and libraries'
-            workspaces.
+        peak: peak of the allocated bytes, without gaps of the allocator and workspaces of
+            libraries.
         operators: number of executed operators.
         uploads: number of tensors copied from the host.
-        twins: functions that compute custom operators, by name; by default the operator itself.
+        twins: see the arguments.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class PretendGpu:
 
     @contextmanager
     def reads_allowed(self) -> Iterator[None]:
-        """Allow reads by the host."""
+        """Allow reads by the host inside this context."""
         before, self._may_read = self._may_read, True
         try:
             yield
@@ -178,7 +179,7 @@ class PretendGpu:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count under a name."""
+        """Count kernels and bytes under `name` inside this context."""
         before = self._stage
         self._stage = name
         try:
@@ -187,40 +188,39 @@ class PretendGpu:
             self._stage = before
 
     def watch(self, owner: object, method: str, stage: str, within: Collection[str]) -> None:
-        """Count calls of a method under a stage, if the current stage is one of `within`."""
-        real = getattr(owner, method)
+        """Count calls of a method under `stage` if the current stage is in `within`."""
+        original = getattr(owner, method)
 
-        def staged(*args: Any, **kwargs: Any) -> Any:
+        def call_in_stage(*args: Any, **kwargs: Any) -> Any:
             if self._stage not in within:
-                return real(*args, **kwargs)
+                return original(*args, **kwargs)
             with self.stage(stage):
-                return real(*args, **kwargs)
+                return original(*args, **kwargs)
 
-        setattr(owner, method, staged)
+        setattr(owner, method, call_in_stage)
 
     @property
     def alive(self) -> int:
-        """Bytes of all tensors that are not freed."""
+        """Bytes of all tensors that are still allocated."""
         for key in [key for key, (ref, _) in self._storages.items() if ref.expired()]:
             self._held -= self._storages.pop(key)[1]
         return self._held
 
     def restart_peak(self) -> int:
-        """Return `peak`, and restart it from the allocated bytes."""
-        found, self.peak = self.peak, self.alive
-        return found
+        """Return `peak`, and reset it to the currently allocated bytes."""
+        peak, self.peak = self.peak, self.alive
+        return peak
 
     # Calls of the host ----------------------------------------------------------------------
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call a function of PyTorch's Python interface, which may move tensors."""
+        """Call a function of PyTorch's Python API, which may move tensors between devices."""
         generator = kwargs.get("generator")
         if func in _TO_HOST and isinstance(args[0], GpuTensor):
             return func(self._read(args[0], func), *args[1:], **kwargs)
         if func in (Tensor.to, Tensor.cuda):
             return self._transfer(func, args, kwargs)
-        wanted = kwargs.get("device")
-        on_gpu = _is_gpu(wanted)
+        on_gpu = _is_gpu(kwargs.get("device"))
         if on_gpu:
             kwargs = {**kwargs, "device": CPU}
         if generator is not None:
@@ -270,7 +270,7 @@ class PretendGpu:
     # Operators of the GPU -------------------------------------------------------------------
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operator."""
+        """Run an operator and count its cost; raise an error if it breaks a rule of GPUs."""
         tensors = tensors_in((args, kwargs))
         on_gpu = [t for t in tensors if isinstance(t, GpuTensor)]
         packet = func.overloadpacket
@@ -306,9 +306,9 @@ class PretendGpu:
         return return_and_correct_aliasing(func, args, kwargs, out)
 
     def _wrap(self, tensor: Tensor) -> GpuTensor:
-        made = GpuTensor(tensor)
-        self._track([made])
-        return made
+        wrapped = GpuTensor(tensor)
+        self._track([wrapped])
+        return wrapped
 
     def _count(
         self, func: Any, name: str, args: Any, kwargs: Any, before: list[Tensor], after: list[Any]
@@ -321,15 +321,15 @@ class PretendGpu:
         self.kernels[self._stage] += kernels
         self.bytes[self._stage] += round(moved)
 
-    def _track(self, made: list[Any]) -> None:
+    def _track(self, tensors: list[Any]) -> None:
         """Register new storages."""
-        for tensor in made:
+        for tensor in tensors:
             storage = tensor.held.untyped_storage()
             key = storage._cdata
             if key in self._storages:
                 if not self._storages[key][0].expired():
                     continue
-                self._held -= self._storages.pop(key)[1]  # another storage in its place
+                self._held -= self._storages.pop(key)[1]  # a new storage reuses the address
             self._storages[key] = (StorageWeakRef(storage), storage.nbytes())
             self._held += storage.nbytes()
         if self._held > self.peak:
@@ -359,8 +359,8 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
     """Simulate a GPU of compute capability 9.0, `cuda:0`.
 
     Args:
-        gpu: executes its operators.
-        triton: whether the mission uses Triton kernels; with values they need `gpu.twins`.
+        gpu: executes the operators.
+        triton: whether missions use Triton kernels; with values, the kernels need `gpu.twins`.
     """
 
     class Autocast(torch.amp.autocast):
@@ -370,15 +370,14 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
     autocasts, autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
     group = torch._C._group_tensors_by_device_and_dtype
 
-    def group_here(*args: Any) -> Any:
-        found = group(*args)
-        return {(GPU, dtype): tensors for (_, dtype), tensors in found.items()}
+    def group_on_gpu(*args: Any) -> Any:
+        return {(GPU, dtype): tensors for (_, dtype), tensors in group(*args).items()}
 
-    def chosen(device: torch.device) -> bool:
+    def has_triton(device: torch.device) -> bool:
         return triton and device.type == "cuda"
 
-    def triton_here(_: Any, device: torch.device) -> bool:
-        return chosen(device) and not gpu.has_values
+    def uses_triton(_: Any, device: torch.device) -> bool:
+        return has_triton(device) and not gpu.has_values
 
     replaced = (
         (torch, "Generator", Generator),
@@ -386,16 +385,16 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.amp, "autocast", Autocast),
         (torch, "is_autocast_enabled", lambda *_: autocasts("cpu")),
         (torch, "get_autocast_dtype", lambda *_: autocast_dtype("cpu")),
-        (torch._C, "_group_tensors_by_device_and_dtype", group_here),
+        (torch._C, "_group_tensors_by_device_and_dtype", group_on_gpu),
         (_foreach_utils, "_foreach_supported_types", [Tensor, GpuTensor]),
         (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
         (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
-        (versions, "triton_lacks", lambda device: None if chosen(device) else Lack("", "")),
-        # Known gradients have not the bits of autograd's, nor convolutions those of another order.
-        (actor_critic, "uses_triton", triton_here),
-        (convolutional, "uses_triton", triton_here),
-        (symmetry, "uses_triton", triton_here),
+        (versions, "triton_lacks", lambda device: None if has_triton(device) else Lack("", "")),
+        # With values, hand-derived gradients and reordered convolutions would differ in some bits.
+        (actor_critic, "uses_triton", uses_triton),
+        (convolutional, "uses_triton", uses_triton),
+        (symmetry, "uses_triton", uses_triton),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:

@@ -18,42 +18,42 @@ from marl_framework.evaluation.statistics import (
 
 
 def seeds_text(means: Sequence[float], sign: str = "") -> str:
-    """Return the mean over training seeds as text, with its `student_interval` if possible."""
+    """Return the mean over training seeds as text, with the `student_interval` if there is one."""
     return with_interval(sum(means) / len(means), student_interval(means), sign, digits=3)
 
 
 def runs_iqm(scores: Tensor) -> tuple[float, Interval | None]:
     """Return the interquartile mean over tasks and training runs, with its 95 % interval.
 
-    The interval is that of a stratified bootstrap: runs are drawn within each task (Agarwal et al.
-    2021, section 4).
+    The interval comes from a stratified bootstrap, which draws runs within each task (Agarwal et
+    al. 2021, section 4).
 
     Args:
-        scores: [K, S], of S runs in each of K tasks.
+        scores: scores of S runs in each of K tasks, [K, S].
 
     Returns:
-        Mean and interval; no interval for a single run per task.
+        Mean and interval; the interval is None for a single run per task.
     """
     sample = scores.detach().double().cpu()
-    everything = torch.ones(1, sample.numel(), dtype=sample.dtype)
-    iqm = trimmed_mean(sample.flatten(), everything).item()
-    counts = _resampled_runs(sample, generator_seed=0).flatten(1)
-    found = middle(trimmed_mean(sample.flatten(), counts))
-    return iqm, found if sample.shape[1] > 1 else None
+    ones = torch.ones(1, sample.numel(), dtype=sample.dtype)
+    iqm = trimmed_mean(sample.flatten(), ones).item()
+    counts = _resample_runs(sample, generator_seed=0).flatten(1)
+    interval = middle(trimmed_mean(sample.flatten(), counts))
+    return iqm, interval if sample.shape[1] > 1 else None
 
 
 def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Interval | None]:
-    """Return the probability that a run of ours scores higher, with its 95 % interval.
+    """Return the probability that one of our runs scores higher, with its 95 % interval.
 
-    Mean over tasks of P(X > Y) + P(X = Y) / 2 for runs X of ours and Y of theirs (Agarwal et al.
-    2021, section 4.3), with the interval of a stratified bootstrap.
+    The probability is the mean over tasks of P(X > Y) + P(X = Y) / 2 for our runs X and their runs
+    Y (Agarwal et al. 2021, section 4.3). The interval comes from a stratified bootstrap.
 
     Args:
         ours: scores of S runs in each of K tasks, [K, S]; higher is better.
-        theirs: [K, S'].
+        theirs: scores of S' runs in each of K tasks, [K, S'].
 
     Returns:
-        Probability and interval; no interval if either has a single run per task.
+        Probability and interval; the interval is None if either has a single run per task.
 
     Raises:
         ValueError: the numbers of tasks differ.
@@ -63,13 +63,13 @@ def probability_of_improvement(ours: Tensor, theirs: Tensor) -> tuple[float, Int
     x, y = (scores.detach().double().cpu() for scores in (ours, theirs))
     difference = x[:, :, None] - y[:, None, :]
     wins = (difference.sign() + 1) / 2 / difference.numel()  # [K, S, S']
-    counts = [_resampled_runs(sample, seed) for seed, sample in enumerate((x, y))]
-    found = middle(torch.einsum("bks,kst,bkt->b", counts[0], wins, counts[1]))
-    return wins.sum().item(), found if min(x.shape[1], y.shape[1]) > 1 else None
+    counts = [_resample_runs(sample, seed) for seed, sample in enumerate((x, y))]
+    interval = middle(torch.einsum("bks,kst,bkt->b", counts[0], wins, counts[1]))
+    return wins.sum().item(), interval if min(x.shape[1], y.shape[1]) > 1 else None
 
 
-def _resampled_runs(scores: Tensor, generator_seed: int) -> Tensor:
-    """Return the number of draws of each run of each task in each resample, [B, K, S]."""
+def _resample_runs(scores: Tensor, generator_seed: int) -> Tensor:
+    """Return how often each resample draws each run, by task, [B, K, S]."""
     tasks, runs = scores.shape
     drawn = [resample_counts(runs, generator_seed * tasks + k) for k in range(tasks)]
     return torch.stack(drawn, dim=1)

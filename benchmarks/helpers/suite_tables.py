@@ -1,4 +1,4 @@
-"""Tables of the standard suite and that of teams in Markdown, from the JSON of their flights."""
+"""Markdown tables of the suites `standard` and `teams`, from the JSON of their flights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
 _TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
-"""A task of `benchmarks.learning.stages`, and its world in the suite."""
+"""A task of `benchmarks.learning.stages`, and the corresponding world of the suite."""
 _LEARNERS = dict.fromkeys((BALANCED, FINE_TUNED, _STUDENT), "learned") | {_SEARCH: "search"}
 
 
 def suite(balanced: Json, mixed: Json, student: Json, search: Json, *names: str) -> str:
-    """Return ROI entropy and F1 of every policy in the named worlds, or in all."""
+    """Return ROI entropy and F1 of every policy in the named worlds; without names, in all."""
     return _suite_rows((balanced, mixed, student, search), names or tuple(balanced["worlds"]))
 
 
@@ -38,14 +38,14 @@ def _suite_rows(files: Sequence[Json], names: Sequence[str], left_out: Sequence[
         policies = _policies(files, name)
         shown = [policy for policy in policies if policy not in left_out]
         for number, policy in enumerate(shown):
-            of = policies[policy]
-            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(of[metric])]
+            row = policies[policy]
+            cells = [cell for metric in ("roi_entropy", "f1") for cell in _suite_cells(row[metric])]
             rows.append(("" if number else f"`{name}`", policy, *cells))
     return markdown(columns, rows)
 
 
 def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
-    """Return the summary of each policy in a world by label, trained policies first."""
+    """Return each policy's summary in a world, by label, trained policies first."""
     results = [file["worlds"].get(name, {"summary": {}})["summary"] for file in files]
     learned = {
         label: summary[policy]
@@ -56,7 +56,7 @@ def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
 
 
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:
-    """Return the grid of team sizes and radio ranges, ROI entropy / F1, means."""
+    """Return mean ROI entropy / F1 by team size and radio range."""
     names = {world.name for world in WORLDS}
     rows = []
     for uavs in (2, 4, 8):
@@ -64,16 +64,16 @@ def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str
         files = (balanced, mixed, student, search)
         worlds = [_policies(files, c if c in names else "split") for c in cells]
         for policy in max(worlds, key=len):
-            flown = [_means(world.get(policy)) for world in worlds]
-            rows.append((f"{uavs} UAVs, {policy}", *flown))
+            means = [_means(world.get(policy)) for world in worlds]
+            rows.append((f"{uavs} UAVs, {policy}", *means))
     return markdown(("", "no radio", "25 m", "unlimited"), rows)
 
 
 def students(balanced: Json, mixed: Json, student: Json, search: Json, *names: str) -> str:
     """Return the differences between students and other trained policies, in the named worlds.
 
-    Differences are paired by mission and training seed. Without names this counts the worlds in
-    which the students are better, worse and undecided.
+    Differences are paired by mission and training seed. Without names, the table counts the worlds
+    in which the students are better, worse or undecided.
     """
     files = {BALANCED: balanced, FINE_TUNED: mixed, _SEARCH: search}
     changes = {
@@ -87,7 +87,7 @@ def students(balanced: Json, mixed: Json, student: Json, search: Json, *names: s
     header = ("ROI entropy", "F1")
     if not names:
         by_label = ((b, [c for (_, label), c in changes.items() if label == b]) for b in files)
-        return markdown(("beside", "worlds", *header), [_count_row(*each) for each in by_label])
+        return markdown(("beside", "worlds", *header), [_count_row(*row) for row in by_label])
     firsts = {name: label for name, label in reversed(changes)}
     rows = [
         (f"`{name}`" if firsts[name] == label else "", label, *map(_change, results))
@@ -97,8 +97,8 @@ def students(balanced: Json, mixed: Json, student: Json, search: Json, *names: s
 
 
 def _count_row(label: str, changes: Sequence[Sequence[Json]]) -> tuple[str, ...]:
-    """Return a row with the number of worlds, and their verdicts by metric."""
-    verdicts = ([each["verdict"] for each in of] for of in zip(*changes, strict=True))
+    """Return a row with the number of worlds, and the counted verdicts by metric."""
+    verdicts = ([change["verdict"] for change in group] for group in zip(*changes, strict=True))
     return label, str(len(changes)), *map(counted, verdicts)
 
 
@@ -111,18 +111,18 @@ def _differences(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str
 ) -> list[Json]:
     """Return the differences between two policies in a world, by metric."""
-    ground = None if blocks is None else torch.tensor(blocks)
+    blocks = None if blocks is None else torch.tensor(blocks)
     return [
-        difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, ground)
+        difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, blocks)
         for metric, sign in METRICS.items()
     ]
 
 
 def teams(results: Json, place: str) -> str:
-    """Return ROI entropy / F1 of every policy with all team sizes and radios in a place.
+    """Return ROI entropy / F1 by policy, team size and radio range, for one kind of terrain.
 
-    Bold if a learned team is better than the best classical planner in both, with intervals that
-    exclude 0.
+    Values are bold if a learned team is better than the best classical planner in both metrics,
+    with intervals that exclude 0.
     """
     rows = []
     for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
@@ -145,17 +145,17 @@ def team_counts(results: Json) -> str:
 
 
 def near_search(results: Json) -> str:
-    """Count worlds by the additional entropy of a learned team compared with `search`."""
-    more = [
+    """Count worlds by how much more entropy a learned team leaves than `search`."""
+    differences = [
         world["summary"]["learned"]["roi_entropy"]["mean"]
         - world["summary"]["search"]["roi_entropy"]["mean"]
         for world in results["worlds"].values()
     ]
     bounds = (-math.inf, 0.0, 0.02, math.inf)
-    counts = [sum(low < each <= high for each in more) for low, high in pairwise(bounds)]
+    counts = [sum(low < each <= high for each in differences) for low, high in pairwise(bounds)]
     return markdown(
         ("worlds", "less than `search`", "up to 0.02 bit more", "more than that"),
-        [(str(len(more)), *map(str, counts))],
+        [(str(len(differences)), *map(str, counts))],
     )
 
 
@@ -163,29 +163,29 @@ def workers(student: Json, stages: Json, *files: Json) -> str:
     """Return the differences between students and workers, and between workers and `search`.
 
     Args:
-        student: flights of the suite with all teams and `search`.
-        stages: results of the benchmark `stages`, which has a worker of one world of the suite.
-        files: flights of the suite, each of the workers of one world.
+        student: flights of students and `search` in all worlds.
+        stages: results of the benchmark `stages`, which also trained a worker for a suite world.
+        files: flights of workers in the suite, one file per world.
     """
     flown = [
         (name, world["finals"]["learned"])
         for file in files
         for name, world in file["worlds"].items()
     ]
-    made = [r for r in stages["runs"] if (r["variant"], r["task"]) == ("worker", _TASK)]
-    finals = {metric: [run["finals"][metric] for run in made] for metric in METRICS}
+    trained = [r for r in stages["runs"] if (r["variant"], r["task"]) == ("worker", _TASK)]
+    finals = {metric: [run["finals"][metric] for run in trained] for metric in METRICS}
     rows = []
     for name, theirs in (*flown, (_WORLD_OF_TASK, finals)):
         world = student["worlds"][name]
-        searched = world["finals"]["search"]
-        beside, _ = _differences(theirs, searched, world["blocks"], "search")
+        search = world["finals"]["search"]
+        to_search, _ = _differences(theirs, search, world["blocks"], "search")
         rows.append(
             (
                 f"`{name}`",
                 _means_of(theirs),
                 _means(world["summary"]["learned"]),
                 *map(_change, _changes(world, theirs, "worker")),
-                _change(beside),
+                _change(to_search),
             )
         )
     header = ("− worker, ROI entropy", "− worker, F1", "worker − `search`, ROI entropy")
@@ -193,7 +193,7 @@ def workers(student: Json, stages: Json, *files: Json) -> str:
 
 
 def fresh(standard: Json, teams: Json) -> str:
-    """Return the number of worlds of each suite in which a policy beats the best classical one."""
+    """Return how many worlds of each suite a policy wins against the best classical planner."""
     rows = []
     for name, results in (("standard", standard), ("teams", teams)):
         summaries = [world["summary"] for world in results["worlds"].values()]
@@ -204,7 +204,7 @@ def fresh(standard: Json, teams: Json) -> str:
 
 
 def _means_or_better(row: Json, policy: str) -> str:
-    """Return the means, in bold if a learned team is better in both."""
+    """Return the means, in bold if a learned team is better in both metrics."""
     differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
     better = all(each.get("verdict") == "better" for each in differences)
     return f"**{_means(row)}**" if better and policy == "learned" else _means(row)
@@ -215,18 +215,18 @@ def _means(row: Json | None) -> str:
 
 
 def _means_of(finals: Mapping[str, Any]) -> str:
-    """Return the means over the flights of all training seeds."""
+    """Return the means over training seeds and missions."""
     means = {metric: {"mean": torch.tensor(finals[metric]).mean().item()} for metric in METRICS}
     return _means(means)
 
 
 def _suite_cells(row: Json) -> tuple[str, str]:
-    """Return a mean with its interval, and the difference."""
+    """Return a mean with its interval, and the difference to the reference."""
     mean = with_interval(row["mean"], row["interval"], digits=3)
     return mean, "–" if row["difference"] is None else _change(row["difference"])
 
 
 def _change(results: Json) -> str:
-    """Return a difference with its interval, in bold if it is decided."""
+    """Return a difference with its interval, in bold unless the verdict is undecided."""
     shown = with_interval(results["mean"], results["interval"], "+", 3).replace("-", "−")
     return shown if results["verdict"] == "undecided" else f"**{shown}** {results['verdict']}"

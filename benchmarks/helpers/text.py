@@ -1,4 +1,4 @@
-"""Results as text: tables for terminals and in Markdown, durations and numbers."""
+"""Text of results: tables for terminals and in Markdown, durations and numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as plain text; the first column is left-aligned, the others right."""
+    """Return a table as plain text; the first column is left-aligned, the others right-aligned."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
     for number, name in enumerate(header):  # Text: brackets are not markup
         table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
@@ -25,7 +25,7 @@ def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def fenced(text: str) -> str:
-    """Return the printed text of a benchmark as a block of code in Markdown."""
+    """Return a benchmark's output as a Markdown code block."""
     return f"```\n{text.strip(chr(10))}\n```"
 
 
@@ -43,16 +43,16 @@ def duration_text(seconds: float | None) -> str:
     if seconds < 0:
         return f"−{duration_text(-seconds)}"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs are 1 ms
+        if float(f"{seconds / size:.3g}") >= 1:  # 999.6 µs round to 1 ms
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 
 def quartiles_text(row: Mapping[str, Any]) -> str:
-    """Return the range between the quartiles of a row."""
+    """Return a row's quartiles as a range."""
     return f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}"
 
 
 def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
-    """Return a number in a format; a dash for None."""
+    """Return a formatted number with a unit; a dash for None."""
     return "–" if value is None else f"{value:{form}}{unit}"

@@ -11,7 +11,7 @@ from marl_framework.training.trainer import Trainer
 
 
 def training_step(trainer: Trainer, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Make the next training steps; return the result of `Trainer.account`."""
+    """Make the next `update_interval` training steps; return the result of `Trainer.account`."""
     plan = trainer.plan()
     with timer("rollout"):
         rollout = trainer.collector.collect(trainer.algorithm.act, plan.epsilon, plan.rounds)

@@ -1,4 +1,4 @@
-"""Trainings of benchmarks: validation curves cached in the JSON, and speed over a few steps."""
+"""Trainings in benchmarks: validation curves cached in the JSON, and speed over a few steps."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def add_seeds(parser: Parser, seeds: str = SEEDS, option: str = "--seeds") -> No
 
 
 def add_variants(parser: Parser, variants: Iterable[str], steps: int | None = STEPS) -> None:
-    """Add `--variants` (all by default), `--seeds` and `--steps` of a comparison."""
+    """Add the options of a comparison: `--variants` (all by default), `--seeds` and `--steps`."""
     parser.add_names("--variants", list(variants))
     add_seeds(parser)
     add_steps(parser, steps)
 
 
 def add_steps(parser: Parser, steps: int | None = STEPS) -> None:
-    """Add `--steps`, the length of a training; None for that of the params file."""
+    """Add `--steps`, the length of a training; the default None means as configured."""
     parser.add_key("--steps", "learning.training_steps", steps, metavar="K")
 
 
 def add_trainings(parser: Parser) -> None:
-    """Add `--steps` and `--seeds`: length and number of the trainings of a row."""
+    """Add `--steps` and `--seeds`: length and number of trainings per row."""
     add_steps(parser, 40)
     parser.add_number("--seeds", 3, "trainings per row", 1, _MOST_TRAININGS)
 
@@ -76,15 +76,15 @@ def add_trainings(parser: Parser) -> None:
 class Cache:
     """Runs in a benchmark's JSON, which is written after each new run.
 
-    Runs that the JSON already has are kept if configuration and variant are the same.
+    Existing runs in the JSON are kept if their configuration and variant are unchanged.
 
     Args:
-        job: the benchmark; its configuration is shared by all runs.
-        variants: overrides, or other content, of each variant.
-        settings: more content of `settings`.
+        job: job of the benchmark; all runs share its configuration.
+        variants: overrides, or other content, by variant.
+        settings: additional entries of `settings`.
 
     Attributes:
-        runs: list of all runs, each with its `variant`.
+        runs: list of all runs, each with the key `variant`.
         results: content of the JSON.
 
     Raises:
@@ -98,7 +98,7 @@ class Cache:
         self.results: dict[str, Any] = {"settings": settings, "runs": self.runs}
 
     def has(self, **key: Any) -> bool:
-        """Return whether there is a run with these values."""
+        """Return whether a run has all values of `key`."""
         return any(key.items() <= run.items() for run in self.runs)
 
     def add(self, **run: Any) -> None:
@@ -111,7 +111,7 @@ class Cache:
 
 
 def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
-    """Return the runs of an earlier JSON whose variants are unchanged."""
+    """Return the runs in an existing JSON whose variants are unchanged."""
     if not path.is_file():
         return []
     try:
@@ -122,9 +122,9 @@ def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--out {path}: not a file of this benchmark") from error
     if not same:
-        raise ConfigError(f"--out {path}: its runs have another configuration; name a new file")
+        raise ConfigError(f"--out {path}: has runs with another configuration; use a new file")
     variants, same_variants = before["settings"]["variants"], settings["variants"]
-    return [one for one in runs if variants[one["variant"]] == same_variants.get(one["variant"])]
+    return [run for run in runs if variants[run["variant"]] == same_variants.get(run["variant"])]
 
 
 def compare_variants(
@@ -133,16 +133,17 @@ def compare_variants(
     by_seed: Callable[[int], Sequence[str]] = lambda _: (),
     more: Callable[[Config], Run] = lambda _: {},
 ) -> dict[str, Any]:
-    """Train the variants of `--variants` from the seeds of `--seeds` that the JSON lacks.
+    """Train those combinations of `--variants` and `--seeds` that the JSON lacks.
 
     Args:
-        job: see `add_variants`.
-        variants: overrides by name.
-        by_seed: more overrides for a seed.
-        more: more content of a run, called with its configuration.
+        job: job with the options of `add_variants`.
+        variants: overrides by variant.
+        by_seed: function that returns additional overrides for a seed.
+        more: function that returns additional entries of a run, given the run's configuration.
 
     Returns:
-        `settings` and `runs`: `variant`, `seed`, `rows` (see `learn`) and that of `more`.
+        `settings` and `runs`; a run has `variant`, `seed`, `rows` (see `learn`) and the entries of
+        `more`.
     """
     cache, options = Cache(job, variants), job.options
     for seed, variant in product(options.seeds, options.variants):
@@ -155,7 +156,7 @@ def compare_variants(
 
 
 def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
-    """Train as configured; return a row for each validation.
+    """Train as configured; return one row per validation.
 
     Returns:
         Rows of `training_step`, `transitions`, `seconds` (without validation), `roi_entropy`
@@ -198,13 +199,13 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
 def differences_table(
     title: str, label: str, values: Mapping[str, Mapping[str, Mapping[int, float]]], first: str
 ) -> str:
-    """Return the means of variants as text, with differences to the first, seed by seed.
+    """Return the variants' means as text, with differences to `first` paired by seed.
 
     Args:
-        title: of the table.
-        label: header of the variants.
+        title: title of the table.
+        label: header of the column of variants.
         values: `roi_entropy` [bit], `f1` and `seconds` by variant, metric and seed.
-        first: variant that the others are compared with.
+        first: variant with which the others are compared.
     """
     lines = []
     for variant, metrics in values.items():
@@ -226,7 +227,7 @@ def differences_table(
 def time_steps(
     trainer: Trainer, timer: StageTimer, steps: int
 ) -> Iterator[tuple[float, dict[str, float]]]:
-    """Make training steps; yield the duration of each and of its stages [s]."""
+    """Make training steps; yield the durations of each step and of its stages [s]."""
     for _ in range(steps):
         timer.wall()
         timer.reset()
@@ -239,17 +240,18 @@ def measure_training(
 ) -> Run:
     """Train for `learning.training_steps`, then fly the validation missions greedily.
 
-    Another trainer warms up for one step before. Metrics stay on the device until the end.
+    Before that, another trainer makes one step as warm-up. Metrics stay on the device until the
+    end.
 
     Args:
-        config: mission, networks, schedule.
-        device: where everything lives.
-        note: shows the progress.
+        config: configuration of missions, networks and schedule.
+        device: device of all tensors.
+        note: function that shows the progress.
 
     Returns:
-        A row: `seconds` in total and of `rollout` and `update`, `transitions`, `updates` of all
-        optimisers, `flops`, `cpu_seconds`, `peak_memory_bytes`, `utilisation`, `metrics` of
-        each round of updates by name, and `validation`: mean and standard error of its metrics.
+        A row: `seconds`, `rollout_seconds` and `update_seconds`, `transitions`, `updates` of all
+        optimisers, `flops`, `cpu_seconds`, `cores`, `peak_memory_bytes`, columns of `utilisation`,
+        `metrics` by name and round of updates, and `validation` (mean and standard error).
     """
     flops = _warm_up(config, device)
     reset_peak_memory(device)
@@ -269,7 +271,7 @@ def measure_training(
         "rollout_seconds": stages["rollout"],
         "update_seconds": stages["update"],
         "transitions": steps * config.schedule.transitions_per_step,
-        "updates": _updates(trainer.algorithm.state_dict()),
+        "updates": _count_updates(trainer.algorithm.state_dict()),
         "flops": flops * steps,
         "cpu_seconds": time.process_time() - cpu,
         "cores": usable_cores(),
@@ -287,14 +289,14 @@ def measure_training(
 
 
 def _warm_up(config: Config, device: torch.device) -> int:
-    """Make one training step; return the floating-point operations of its networks."""
+    """Make one training step; return the networks' floating-point operations per step."""
     single = with_overrides(config, "learning.update_interval=1")
     training_step(Trainer(single, device), StageTimer(device))
     return NetworksAlone(single, device).flops()
 
 
-def _updates(state: Mapping[str, Any]) -> int:
-    """Return the number of updates of all optimisers in an algorithm's state."""
+def _count_updates(state: Mapping[str, Any]) -> int:
+    """Count the updates of all optimisers in an algorithm's state."""
     optimizers = [
         part for part in state.values() if isinstance(part, Mapping) and "param_groups" in part
     ]
@@ -306,9 +308,9 @@ def measure_seeds(config: Config, device: torch.device, seeds: int, name: str) -
 
     Args:
         config: see `measure_training`.
-        device: where everything lives.
+        device: device of all tensors.
         seeds: number of trainings.
-        name: of the row, shown on standard error.
+        name: name of the row, shown on standard error.
     """
     results = []
     for seed in range(config.environment.seed, config.environment.seed + seeds):
@@ -324,29 +326,29 @@ def _progress(name: str) -> Callable[[str], None]:
 
 
 def last_fifth(values: Sequence[float]) -> float:
-    """Return the mean of the last fifth of some values, at least of the last one."""
+    """Return the mean of the last fifth of the values, but at least the last value."""
     return mean(values[-max(len(values) // 5, 1) :])
 
 
 def validation_columns(trainings: Sequence[Run]) -> Run:
-    """Return `return` and `roi_entropy`, means over seeds, and `returns` of each seed."""
-    returns = [one["validation"]["return"]["mean"] for one in trainings]
+    """Return columns of a row: means of `return` and `roi_entropy`, and `returns` by seed."""
+    returns = [run["validation"]["return"]["mean"] for run in trainings]
     return {
         "return": mean(returns),
         "returns": returns,
-        "roi_entropy": mean(one["validation"]["roi_entropy"]["mean"] for one in trainings),
+        "roi_entropy": mean(run["validation"]["roi_entropy"]["mean"] for run in trainings),
     }
 
 
 def return_errors(rows: Sequence[Run]) -> list[float] | None:
-    """Return half the interval over seeds of each row's returns, for error bars."""
+    """Return error bars: half the interval over seeds of each row's returns, or None."""
     intervals = [student_interval(row["returns"]) for row in rows]
     halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
     return halves if len(halves) == len(rows) else None
 
 
 def after_transitions(results: Run) -> str:
-    """Return a title with the transitions of each row and the number of its seeds."""
+    """Return a title with the numbers of transitions and seeds per row."""
     seeds = results["settings"]["seeds"]
     described = "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
     return f"After {results['rows'][0]['transitions']:,} transitions; {described}"
