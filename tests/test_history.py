@@ -45,7 +45,7 @@ class House:
         for number in range(times):
             self.run(name, training_step=number)
             self("archive", name)
-        return sorted(os.listdir(self.history / name), key=history._age)
+        return sorted(os.listdir(self.history / name), key=history._stamp_key)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp
     assert deleted == [f"deleted {house.history / 't' / stamp}" for stamp in stamps[:2]]
     left = {*stamps[2:], "notes", "20200101T000000Z"}
     assert set(os.listdir(house.history / "t")) == left
-    assert sorted(os.listdir(house.history / "u"), key=history._age) == others
+    assert sorted(os.listdir(house.history / "u"), key=history._stamp_key) == others
     assert (tmp_path / "elsewhere").exists()
     assert house("clean", "t", "--keep", "9") == []
 

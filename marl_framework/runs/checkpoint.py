@@ -1,4 +1,4 @@
-"""Checkpoint files: written atomically, verified by checksum, and read without running code."""
+"""Checkpoint files: written atomically, verified by checksum, and loaded without running code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.runs.files import atomic_file
 
 FORMAT = 1
-"""Version of the layout; files of another version are rejected."""
+"""Version of the file format; files of another version are rejected."""
 
 # A checkpoint is a zip archive whose comment ends with the SHA-256 of all bytes before the digest.
-# Content and checksum share one file, which every reader of zip archives can open.
+# Content and checksum share one file, which any zip program can open.
 _MARK = b"sha256="
 _COMMENT = len(_MARK) + 64
-_END = b"PK\x05\x06"  # end record of an archive; its last two bytes are the comment's length
+_END = b"PK\x05\x06"  # end record of a zip archive; ends with the comment's length (two bytes)
 _END_BYTES = 22
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
@@ -38,7 +38,7 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
         payload: tensors, numbers, strings and None in nested dicts, lists and tuples.
 
     Raises:
-        TypeError: a value has another type.
+        TypeError: the payload contains a value of another type.
         OSError, RuntimeError: the file could not be written; an existing file is unchanged.
     """
     check_plain(payload, "payload")
@@ -47,7 +47,7 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
         torch.save({**payload, "format": FORMAT}, buffer)
         content = bytearray(buffer.getbuffer())
         if content[-_END_BYTES : -_END_BYTES + 4] != _END:
-            raise RuntimeError("torch.save wrote no plain zip archive")
+            raise RuntimeError("torch.save did not write a plain zip archive")
         content[-2:] = struct.pack("<H", _COMMENT)
         content += _MARK
         content += hashlib.sha256(content).hexdigest().encode()
@@ -55,7 +55,7 @@ def save_checkpoint(path: Path | str, payload: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint of `save_checkpoint` without running any code it may contain.
+    """Load a checkpoint written by `save_checkpoint`; code in the file is never run.
 
     Use the CPU to resume: `load_state_dict` copies to the device of modules and optimisers, and
     generator states must be on the CPU.
@@ -64,44 +64,44 @@ def load_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         ConfigError: the file is missing, damaged (checksum), not a checkpoint, or of another
             format.
     """
-    damaged = f"checkpoint {path}: it is damaged or no checkpoint; use an earlier one"
+    damaged = f"checkpoint {path}: damaged, or not a checkpoint; use an earlier checkpoint"
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no readable file"
+        reason = getattr(error, "strerror", None) or "the path is invalid"
         raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
     signed = content[-_COMMENT : -_COMMENT + len(_MARK)] == _MARK
     if signed and content[-64:] != hashlib.sha256(content[:-64]).hexdigest().encode():
         raise ConfigError(damaged)
     try:
-        with warnings.catch_warnings():  # of foreign files
+        with warnings.catch_warnings():  # raised for files of other programs
             warnings.simplefilter("ignore", UserWarning)
             payload = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
         raise
     except pickle.UnpicklingError as error:
         raise ConfigError(
-            f"checkpoint {path}: refused: it is no checkpoint of plain tensors and numbers, "
-            "and such a file could run code"
+            f"checkpoint {path}: refused, because the file could run code; use a checkpoint of "
+            "plain tensors and numbers"
         ) from error
     except Exception as error:  # a damaged file can raise anything
         raise ConfigError(damaged) from error
-    found = payload.get("format") if isinstance(payload, dict) else None
-    if found is None:
-        raise ConfigError(f"checkpoint {path}: it lacks the key format; it is no checkpoint")
-    if type(found) is not int or found != FORMAT:
+    format_ = payload.get("format") if isinstance(payload, dict) else None
+    if format_ is None:
+        raise ConfigError(f"checkpoint {path}: not a checkpoint: the key format is missing")
+    if type(format_) is not int or format_ != FORMAT:
         raise ConfigError(
-            f"checkpoint {path}: its format is {found!r}, and this version reads {FORMAT}"
+            f"checkpoint {path}: the format is {format_!r}; this version reads format {FORMAT}"
         )
     if not signed:
-        raise ConfigError(f"checkpoint {path}: it lacks its checksum, so it may be damaged")
+        raise ConfigError(f"checkpoint {path}: the checksum is missing; the file may be damaged")
     return dict(payload)
 
 
 def misfit(ours: Mapping[str, Any], saved: object) -> str | None:
-    """Return where the tensors of a saved network differ in shape from ours; None: nowhere."""
+    """Describe the first tensor whose shape differs between two networks; None if all agree."""
     if not isinstance(saved, Mapping):
-        return "it is absent there"
+        return "the network is absent there"
     here = {name: _shape(value) for name, value in ours.items()}
     there = {str(name): _shape(value) for name, value in saved.items()}
     for name in here | there:
@@ -112,8 +112,8 @@ def misfit(ours: Mapping[str, Any], saved: object) -> str | None:
 
 def _shape(value: object) -> str:
     if not isinstance(value, Tensor):
-        return "no tensor"
-    return "x".join(str(length) for length in value.shape) or "a number"
+        return "not a tensor"
+    return "x".join(str(length) for length in value.shape) or "a scalar"
 
 
 def check_plain(value: Any, where: str) -> None:
@@ -130,12 +130,12 @@ def check_plain(value: Any, where: str) -> None:
     else:
         raise TypeError(
             f"{where} is a {type(value).__name__}; "
-            "a checkpoint holds tensors, numbers and texts in dicts, lists and tuples"
+            "a checkpoint holds tensors, numbers and strings in dicts, lists and tuples"
         )
 
 
 def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of all tensors."""
+    """Return the SHA-256 digest of all tensors."""
     digest = hashlib.sha256()
     for state in states:
         for tensor in state.values():
@@ -144,18 +144,18 @@ def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
 
 
 def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Check that a resumed run reads the weights and files that it began with.
+    """Check that a resumed run reads the same weights and files as at its start.
 
     Args:
-        now: checksums of weights and files by name.
-        before: checksums in the checkpoint; names in only one of them are ignored.
+        now: current checksums, by name of weights or file.
+        before: checksums in the checkpoint; names in only one mapping are ignored.
 
     Raises:
-        ConfigError: some have changed.
+        ConfigError: weights or files have changed.
     """
     for name, checksum in now.items():
         if before.get(name, checksum) != checksum:
             raise ConfigError(
-                f"{name} has other weights than when this run began, or other contents; restore "
-                "them, or start a new run"
+                f"{name} has changed since this run began; restore the weights or the file, or "
+                "start a new run"
             )

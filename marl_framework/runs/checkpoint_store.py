@@ -1,4 +1,4 @@
-"""Checkpoints of a run: write, keep and find them."""
+"""Write, retain and find the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NUMBERED = re.compile(r"step-[0-9]{8,}\.pt")
 
 
 class CheckpointStore:
-    """Writes the checkpoints of a run and keeps the `kept` newest and the best.
+    """Writes the checkpoints of a run; keeps the `kept` newest and the best.
 
-    The newest is `step-<training step>.pt` with `last.pt` as a hard link. If a write fails, for
-    example on a full disk, earlier checkpoints remain and the failure is reported once.
+    The newest is `step-<training step>.pt`, with `last.pt` as a hard link. If a write fails, for
+    example on a full disk, earlier checkpoints remain and the first failure is reported.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CheckpointStore:
             if not self._failed:
                 self._report(
                     f"warning: {path} could not be written: {error.strerror or error}; earlier "
-                    "checkpoints are intact, training goes on"
+                    "checkpoints are intact, the training continues"
                 )
             self._failed = True
             return False
@@ -77,15 +77,15 @@ class CheckpointStore:
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
-    """Return the files `step-<number>.pt`, newest first."""
-    found = [path for path in folder.glob("step-*.pt") if _NUMBERED.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.stem[5:]), reverse=True)
+    """Return the files `step-<training step>.pt`, newest first."""
+    files = [path for path in folder.glob("step-*.pt") if _NUMBERED.fullmatch(path.name)]
+    return sorted(files, key=lambda path: int(path.stem[5:]), reverse=True)
 
 
 def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the newest readable checkpoint, or None without checkpoints.
+    """Return the newest readable checkpoint, or None if the folder has no checkpoints.
 
-    Damaged checkpoints are reported and, if a readable one exists, renamed to `*.damaged`.
+    Damaged checkpoints are reported; if another is readable, they are renamed to `*.damaged`.
 
     Raises:
         ConfigError: there are checkpoints, but none can be read.
@@ -106,13 +106,13 @@ def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, 
             with suppress(OSError):
                 os.replace(bad, bad.with_name(f"{bad.name}.damaged"))
         if damaged:
-            report(f"warning: going on from {path}, training step {step}")
+            report(f"warning: continuing from {path}, training step {step}")
         return payload
     if damaged:
         run = folder.parent
         raise ConfigError(
-            f"{folder}: none of its checkpoints can be read; move the run away, with python -m "
-            f"marl_framework.history --runs {run.parent} archive {run.name}, and start anew"
+            f"{folder}: no checkpoint in this folder can be read; start a new run, after python "
+            f"-m marl_framework.history --runs {run.parent} archive {run.name}"
         )
     return None
 

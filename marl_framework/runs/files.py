@@ -15,10 +15,10 @@ _TEMPORARY = ".tmp"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that replaces `path` only when it is complete and on disk.
+    """Open a file that replaces `path` only when complete and on disk.
 
-    It is written under a temporary name in the same folder, flushed and renamed. After an error
-    the temporary file is removed and an existing file at `path` is unchanged.
+    The file is written under a temporary name in the same folder, flushed and renamed. After an
+    error the temporary file is removed and an existing file at `path` is unchanged.
     """
     temporary = _temporary(path)
     try:
@@ -35,7 +35,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def link_file(source: Path, path: Path) -> None:
-    """Hard link `source` at `path`, replacing an existing file; copy it if links are impossible."""
+    """Hard link `source` to `path`, replacing an existing file; copy if links are impossible."""
     temporary = _temporary(path)
     with suppress(OSError):
         temporary.unlink()
@@ -53,7 +53,7 @@ def link_file(source: Path, path: Path) -> None:
 
 
 def remove_temporary_files(*folders: Path) -> None:
-    """Remove incomplete files of killed processes; call it only while holding the lock."""
+    """Remove incomplete files of killed processes; call only while holding the run's lock."""
     for path in (path for folder in folders for path in folder.glob(f".*{_TEMPORARY}")):
         with suppress(OSError):
             path.unlink()
@@ -67,14 +67,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def strict(value: Any) -> Any:
-    """Return a value in types of strict JSON.
+    """Convert a value to types of strict JSON.
 
-    NaN becomes None, infinities the texts "inf" and "-inf"; tensors and arrays become lists.
+    NaN becomes None, infinities become the strings "inf" and "-inf", tensors and arrays lists.
 
     Raises:
-        TypeError: a value has no place in JSON.
+        TypeError: a value cannot be written as JSON.
     """
-    if hasattr(value, "tolist"):  # tensors, arrays and numpy's numbers
+    if hasattr(value, "tolist"):  # tensors, arrays and NumPy scalars
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else str(value)
@@ -86,11 +86,11 @@ def strict(value: Any) -> Any:
         return [strict(item) for item in value]
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} has no place in a JSON file")
+    raise TypeError(f"values of type {type(value).__name__} cannot be written as JSON")
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """Return the object below these keys of a JSON file; empty if there is none."""
+    """Return the object at these nested keys of a JSON file; empty if missing or unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Run folders: configuration, environment, status and results of one run."""
+"""Run folders, which hold configuration, environment, status and results of one run."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from marl_framework.runs.names import check_run_name, name_in_use
 CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 INITIAL_WEIGHTS = "initial_weights"
-"""Key of records of what a training run started with."""
+"""Key of the record of a run's initial weights."""
 TRAINING_FOLDERS = ("checkpoints", "tensorboard", "figures")
 """Subfolders of a training run."""
 JOB = "job"
-"""Key of the call of torchrun that trains the run."""
+"""Key of the torchrun call that trains the run."""
 _ENVIRONMENT = "environment.json"
 _LARGEST_DIFF = 2**24  # bytes
-_OURS = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", _ENVIRONMENT, "uncommitted.diff"}
-_OURS |= {"status.json", "summary.json"}
+_RUN_FILES = {LOCK, LOG, *TRAINING_FOLDERS, "config.yaml", _ENVIRONMENT, "uncommitted.diff"}
+_RUN_FILES |= {"status.json", "summary.json"}
 
 
 class RunFolder:
     """A folder `<logging.directory>/<run name>/` that this process owns.
 
     Args:
-        path: the folder.
-        lock: excludes other trainings until `release` or the end of the process.
-        made_parents: parent folders that were created for it, innermost first.
+        path: path of the folder.
+        lock: lock against other trainings, held until `release` or the end of the process.
+        made_parents: parent folders that this process created, innermost first.
 
     Attributes:
-        config_file: resolved configuration, a valid params file.
-        environment_file: versions, commit, machine and command line, see `describe_environment`.
-        status_file: progress of the training, see `write_status`.
-        summary_file: results, see `write_summary`.
+        config_file: file of the resolved configuration, a valid params file.
+        environment_file: file of versions, commit, machine and command; `describe_environment`.
+        status_file: file of the training's progress, see `write_status`.
+        summary_file: file of the results, see `write_summary`.
         checkpoints, tensorboard, figures: folders of checkpoints, event files and figures.
     """
 
@@ -81,15 +81,15 @@ class RunFolder:
         """Create a run folder with `config.yaml` and `environment.json`.
 
         Args:
-            directory: `logging.directory`; created if it is missing.
-            name: run name; None for a name from the title and the time.
+            directory: folder of the runs (`logging.directory`); created if missing.
+            name: run name; None to build one from `experiment.title` and the time.
             config: resolved configuration.
             device: device of the run.
             folders: subfolders to create.
 
         Raises:
-            ConfigError: the name is invalid or in use, or the folder cannot be written. Nothing
-                is left behind.
+            ConfigError: the name is invalid or in use, or the folder cannot be written; no
+                files remain.
         """
         if name is not None:
             check_run_name(name)
@@ -98,7 +98,7 @@ class RunFolder:
         with ExitStack() as undo:
             undo.callback(_remove_empty, parents)
             with folder_guard(parent):
-                path = _claim(parent, name, config.experiment.title)
+                path = _claim_name(parent, name, config.experiment.title)
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
                 run = cls(path, RunLock(path), parents)
             undo.callback(run.discard)
@@ -122,9 +122,9 @@ class RunFolder:
         with folder_guard(Path(directory)):
             if not path.is_dir():
                 return None
-            ours = os.path.lexists(path / "config.yaml")
-            if not ours and {entry for entry in os.listdir(path) if entry[0] != "."} - _OURS:
-                raise ConfigError(f"run name {name}: {path} is no run; choose another name")
+            is_run = os.path.lexists(path / "config.yaml")
+            if not is_run and {file for file in os.listdir(path) if file[0] != "."} - _RUN_FILES:
+                raise ConfigError(f"run name {name}: {path} is not a run; choose another name")
             return cls(path, RunLock(path))
 
     def _fill(self, config: Config, device: torch.device | None, folders: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class RunFolder:
         if not self.environment_file.exists():
             write_environment(self.path, device)
         if not self.config_file.exists():
-            self._write_config(config)  # last, as it marks a complete folder
+            self._write_config(config)  # last, because this file marks a complete folder
 
     def _write_config(self, config: Config) -> None:
         with atomic_file(self.config_file) as file:
@@ -146,12 +146,12 @@ class RunFolder:
     def resume(
         self, config: Config, device: torch.device, training_step: int, changed: Mapping[str, Any]
     ) -> None:
-        """Complete a folder from `take`, whose start may have been killed; record the resumption.
+        """Record that the run is resumed; add files that are missing after an early kill.
 
         Args:
             config: configuration of the resumed run.
             device: device of the run.
-            training_step: training step of the checkpoint.
+            training_step: number of training steps in the checkpoint.
             changed: changed configuration keys with their new values.
         """
         try:
@@ -168,10 +168,10 @@ class RunFolder:
         self.note(resumed=[*earlier, entry])
 
     def configuration(self, payload: Mapping[str, Any] | None) -> Config | None:
-        """Return the configuration of the run, None if it was killed before that was written.
+        """Return the configuration of the run; None if the run was killed before writing one.
 
         Args:
-            payload: newest checkpoint, None without one.
+            payload: newest checkpoint; None if there is no checkpoint.
 
         Raises:
             ConfigError: the configuration is invalid.
@@ -183,10 +183,10 @@ class RunFolder:
         return config_from_dict(saved, f"configuration in {self.checkpoints}")
 
     def note(self, **known: Any) -> None:
-        """Add to `environment.json`; ignore write errors."""
-        noted = {**read_json(self.environment_file), **known}
+        """Add entries to `environment.json`; ignore write errors."""
+        environment = {**read_json(self.environment_file), **known}
         with suppress(OSError):  # a full disk must not stop the training
-            write_json(self.environment_file, noted)
+            write_json(self.environment_file, environment)
 
     def write_status(self, state: str, **known: Any) -> None:
         """Update `status.json` with the progress of the training; ignore write errors."""
@@ -198,11 +198,11 @@ class RunFolder:
     def write_summary(
         self, results: Mapping[str, Any], timing: Mapping[str, Any], machine: Mapping[str, Any]
     ) -> None:
-        """Write `summary.json`, see `files.strict`; `results` depend on configuration and seed."""
+        """Write `summary.json`; `results` depend only on configuration and seed."""
         write_json(self.summary_file, {"results": results, "timing": timing, "machine": machine})
 
     def discard(self) -> None:
-        """Delete the folder and the parents created for it, after a failed start."""
+        """Delete the folder and the parent folders created with it, after a failed start."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
         _remove_empty(self._made_parents)
@@ -216,13 +216,13 @@ def start_run(
     archive_earlier: bool = False,
     folders: Sequence[str] = TRAINING_FOLDERS,
 ) -> RunFolder:
-    """Claim a new run folder below `logging.directory`; see `RunFolder.create`.
+    """Create a run folder in `logging.directory`; see `RunFolder.create`.
 
-    With `archive_earlier` an earlier run of that name is moved to the history first.
+    With `archive_earlier` an existing run of that name is moved to the archive first.
 
     Raises:
-        ConfigError: the name is not allowed or in use, the earlier run is being trained or
-            cannot be moved, or the folder cannot be written.
+        ConfigError: the name is invalid or in use, the existing run is in training or cannot be
+            moved, or the folder cannot be written.
     """
     directory = Path(config.logging.directory)
     if archive_earlier and name is not None:
@@ -233,7 +233,7 @@ def start_run(
 
 
 def job_of(run: Path) -> str | None:
-    """Return which call of torchrun began a run."""
+    """Return the identifier of the torchrun call that started a run, or None."""
     return read_json(run / _ENVIRONMENT).get(JOB)
 
 
@@ -262,15 +262,15 @@ def write_environment(
     checkout: Path = CHECKOUT,
     largest_diff: int = _LARGEST_DIFF,
 ) -> None:
-    """Write `environment.json`, and `uncommitted.diff` unless it is too large [bytes]."""
+    """Write `environment.json`, and `uncommitted.diff` if at most `largest_diff` [bytes]."""
     text = _git(checkout, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or ""
-    difference = text.encode(errors="surrogateescape")
-    left_out = len(difference) if len(difference) > largest_diff else None
+    diff = text.encode(errors="surrogateescape")
+    omitted_bytes = len(diff) if len(diff) > largest_diff else None
     environment = describe_environment(device, checkout)
-    write_json(folder / _ENVIRONMENT, {**environment, "diff_left_out_bytes": left_out})
-    if difference and left_out is None:
+    write_json(folder / _ENVIRONMENT, {**environment, "diff_left_out_bytes": omitted_bytes})
+    if diff and omitted_bytes is None:
         with suppress(OSError), atomic_file(folder / "uncommitted.diff") as file:
-            file.write(difference)
+            file.write(diff)
 
 
 def _make_parents(directory: Path) -> tuple[Path, ...]:
@@ -290,8 +290,8 @@ def _make_parents(directory: Path) -> tuple[Path, ...]:
     return tuple(made)
 
 
-def _claim(parent: Path, name: str | None, title: str) -> Path:
-    """Create the run folder; mkdir is atomic, so only one process gets a name."""
+def _claim_name(parent: Path, name: str | None, title: str) -> Path:
+    """Create the run folder; mkdir is atomic, so only one process gets the name."""
     names: Iterable[str] = [str(name)]
     if name is None:
         word = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.")[:100] or "run"
@@ -309,10 +309,10 @@ def _claim(parent: Path, name: str | None, title: str) -> Path:
 
 
 def not_writable(path: Path, error: Exception) -> ConfigError:
-    """Return the error that a run folder cannot be written."""
+    """Build the error for a run folder that cannot be written."""
     reason = getattr(error, "strerror", None) or str(error)
     return ConfigError(
-        f"logging.directory: {path} cannot be written: {reason}; name a folder where you may write"
+        f"logging.directory: {path} cannot be written: {reason}; choose a writable folder"
     )
 
 
@@ -330,8 +330,8 @@ def _version(package: str) -> str | None:
 
 
 def _git(checkout: Path, *arguments: str) -> str | None:
-    """Return the output of a git command; None without git or a repository of the checkout."""
-    if not (checkout / ".git").exists():  # it may lie in the repository of another project
+    """Return the output of a git command; None if git fails or `checkout` is not a repository."""
+    if not (checkout / ".git").exists():  # git would use a parent's repository
         return None
     try:
         done = subprocess.run(

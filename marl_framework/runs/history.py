@@ -1,7 +1,7 @@
-"""History of earlier runs: archive, find and delete them.
+"""Archive, find and delete runs.
 
-They are stored in `training_history/<run name>/<UTC time>/` next to the folder of the runs, each
-with a `metadata.json` of configuration, commit, versions, start, end and last metrics.
+Archived runs are stored in `training_history/<run name>/<UTC time>/`, next to the folder of the
+runs. Their `metadata.json` records configuration, commit, versions, start, end and last metrics.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _METADATA = "metadata.json"
 
 
 class History:
-    """The runs in a folder and their earlier versions.
+    """Current and archived runs of a folder.
 
     Args:
-        runs: `logging.directory`.
+        runs: folder of the runs (`logging.directory`).
     """
 
     def __init__(self, runs: Path) -> None:
@@ -37,28 +37,31 @@ class History:
         self.folder = runs.absolute().parent / "training_history"
 
     def names(self) -> list[str]:
-        """Return the names of all runs, earlier ones too."""
+        """Return the names of all runs, including archived ones."""
         runs = (path for path in _folders(self.runs) if (path / "status.json").is_file())
         names = {path.name for path in (*_folders(self.folder), *runs)}
-        return sorted(filter(is_run_name, names))  # a copy of a run may have any name
+        return sorted(filter(is_run_name, names))  # skip copied folders with invalid names
 
     def stamps(self, name: str) -> list[str]:
-        """Return the times of the earlier runs of a name, oldest first."""
+        """Return the times of the archived runs with this name, oldest first."""
         check_run_name(name)
-        found = [p.name for p in _folders(self.folder / name) if _STAMP.fullmatch(p.name)]
-        return sorted(found, key=_age)
+        stamps = [p.name for p in _folders(self.folder / name) if _STAMP.fullmatch(p.name)]
+        return sorted(stamps, key=_stamp_key)
 
     def check(self, name: str) -> None:
-        """Check that there is a run of a name, now or earlier.
+        """Check that a current or archived run has this name.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: no run has this name.
         """
         if not self.stamps(name):
             self.find(name)
 
     def find(self, text: str) -> Path:
-        """Return the folder of `name/time` or `name` (the run, else its newest earlier run).
+        """Return the folder of a run.
+
+        Args:
+            text: `name` of a current run, or else of the newest archived one; or `name/time`.
 
         Raises:
             ConfigError: there is no such run.
@@ -73,14 +76,16 @@ class History:
             raise ConfigError(f"{name}: no run of this name in {self.runs} or {self.folder}")
         if stamp not in stamps:
             known = ", ".join(stamps[-5:]) or "none"
-            raise ConfigError(f"{text}: no such earlier run; {self.folder / name} holds {known}")
+            raise ConfigError(
+                f"{text}: no such archived run; newest runs in {self.folder / name}: {known}"
+            )
         return self.folder / name / stamp
 
     def archive(self, name: str) -> Path | None:
-        """Move the run of a name to the history; return its new folder, or None without a run.
+        """Move a run to the archive; return its new folder, or None if there is no run.
 
         Raises:
-            ConfigError: the run is training or cannot be moved; nothing was changed.
+            ConfigError: the run is in training or cannot be moved; nothing was changed.
         """
         check_run_name(name)
         source = self.runs / name
@@ -95,9 +100,9 @@ class History:
                     lock.release()
 
     def clean(self, name: str, keep: int) -> list[Path]:
-        """Delete all but the newest `keep` earlier runs of a name, except links; return them."""
-        found = [self.folder / name / stamp for stamp in self.stamps(name)]
-        folders = [path for path in found if not path.is_symlink()]
+        """Delete archived runs except the newest `keep`; ignore links. Return deleted folders."""
+        archived = [self.folder / name / stamp for stamp in self.stamps(name)]
+        folders = [path for path in archived if not path.is_symlink()]
         old = folders[: max(len(folders) - keep, 0)]
         for path in old:
             shutil.rmtree(path)
@@ -116,7 +121,7 @@ class History:
                 write_json(source / _METADATA, describe_run(source))
             _move(source, target)
         except OSError as error:
-            reason = error.strerror or error  # copying has only a text
+            reason = error.strerror or error  # shutil.Error has no strerror
             raise ConfigError(f"cannot move {source} to {target}: {reason}") from error
         return target
 
@@ -127,7 +132,7 @@ def describe_run(run: Path) -> dict[str, Any]:
     status, results = read_json(run / "status.json"), read_json(run / "summary.json", "results")
     times = [run.stat().st_mtime]
     for path in run.rglob("*"):
-        with suppress(OSError):  # one that a training replaces just now
+        with suppress(OSError):  # the file may be replaced by a running training
             if path.is_file() and path.name != _METADATA:
                 times.append(path.stat().st_mtime)
     newest = max(times)
@@ -155,11 +160,11 @@ def describe_run(run: Path) -> dict[str, Any]:
 
 
 def state_of(run: Path) -> str:
-    """Return the state of a run: in training, killed if its process is gone, or its last one."""
+    """Return the state of a run: "in training", "killed", or the last recorded state."""
     state = str(read_json(run / "status.json").get("state", "unknown"))
     process = read_json(run / "status.json", "process")
     alive = is_alive(process)
-    if is_locked(run) or (state == "training" and alive):  # not every file system has locks
+    if is_locked(run) or (state == "training" and alive):  # some file systems lack locks
         return "in training"
     if state != "training":
         return state
@@ -171,16 +176,16 @@ def _folders(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*") if path.is_dir()]
 
 
-def _age(stamp: str) -> tuple[str, int]:
-    """Return a sort key that orders copies of the same time by number, not as text."""
+def _stamp_key(stamp: str) -> tuple[str, int]:
+    """Return a sort key that orders runs archived in the same second by number, not as text."""
     time, _, copy = stamp.partition("-")
     return time, int(copy or 1)
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a folder or link; the target appears complete, also on another file system."""
+    """Move a folder or link, also across file systems; `target` appears only when complete."""
     if source.is_symlink():
-        target.symlink_to(source.resolve())  # a relative one would lead elsewhere from there
+        target.symlink_to(source.resolve())  # a relative link would break at the new location
         source.unlink()
         return
     try:

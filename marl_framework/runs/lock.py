@@ -1,4 +1,4 @@
-"""Locks of run folders, which end with their process."""
+"""Locks of run folders, which the system releases when a process ends."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class RunLock:
             raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
         self.release = weakref.finalize(self, os.close, handle)
         """Releases the lock."""
-        holder = read_json(folder / "status.json", "process")
+        process = read_json(folder / "status.json", "process")
         held = False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             held = True
-        except OSError:  # no locks on this file system: only a live process can be known
+        except OSError:  # no locks on this file system: check the recorded process instead
             state = read_json(folder / "status.json").get("state")
-            held = state == "training" and bool(is_alive(holder))
+            held = state == "training" and bool(is_alive(process))
         if held:
             self.release()
-            who = f" (process {holder['number']} on {holder['host']})" if holder else ""
+            holder = f" (process {process['number']} on {process['host']})" if process else ""
             raise ConfigError(
-                f"run name {folder.name}: a training run of this name is in progress{who}; wait "
-                "for it, stop it or choose another name"
+                f"run name {folder.name}: a training run with this name is in progress{holder}; "
+                "wait for its end, stop it or choose another name"
             )
 
 
@@ -69,7 +69,7 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def folder_guard(folder: Path) -> Iterator[None]:
-    """Lock a folder of runs briefly, while run folders in it are created or moved."""
+    """Lock a folder of runs briefly, while run folders are created or moved."""
     handle = None
     with suppress(OSError):  # without locks, rename and mkdir are still atomic
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

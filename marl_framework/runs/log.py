@@ -1,4 +1,4 @@
-"""The log of a run: what it printed, as plain text in `train.log` of its folder."""
+"""Log of a run: the printed text, in the file `train.log` of the run folder."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from pathlib import Path
 from typing import IO, Any, Self, TextIO, cast
 
 LOG = "train.log"
-_NOBODY_READS = (errno.EPIPE, errno.EIO)  # a closed pipe, a closed terminal
+_READER_GONE = (errno.EPIPE, errno.EIO)  # closed pipe, closed terminal
 
 
 class RunLog:
-    """Copies what is printed to the log of a run; a context manager for the whole command.
+    """Copies printed text to the log of a run; a context manager for the whole command.
 
-    The text waits in memory until `attach` names the run folder. A traceback that ends the command
-    is logged too. What a library in C writes is not, as only `sys.stdout` and `sys.stderr` are.
+    The text stays in memory until `attach` sets the run folder. A traceback that ends the command
+    is logged too. Output of C libraries, which bypasses `sys.stdout` and `sys.stderr`, is not.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[str] = []
+        self._pending: list[str] = []
         self._path: Path | None = None
         self._file: IO[bytes] | None = None
         self._warned = False
         self._streams = ExitStack()
 
     def attach(self, folder: Path) -> None:
-        """Append to the log in this folder from now on, after what came before."""
+        """Write the pending text, and all later text, to the log in this folder."""
         self._path = folder / LOG
         try:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (until `__exit__`)
         except OSError as error:
             self._warn(error)
-        self.write("".join(self._waiting))
+        self.write("".join(self._pending))
 
     def write(self, text: str) -> None:
-        """Add text to the log alone; a failure is reported once."""
+        """Add text to the log only; report the first failure."""
         if self._path is None:
-            self._waiting.append(text)
+            self._pending.append(text)
         elif self._file is not None:
             try:
                 self._file.write(text.encode(errors="backslashreplace"))
@@ -56,13 +56,13 @@ class RunLog:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """Copy what goes to `sys.stdout` and `sys.stderr`, whatever they are now."""
-        before = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = (cast(TextIO, LoggedStream(stream, self)) for stream in before)
+        """Copy text that is printed to the current `sys.stdout` and `sys.stderr`."""
+        streams = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = (cast(TextIO, LoggedStream(stream, self)) for stream in streams)
         try:
             yield
         finally:
-            sys.stdout, sys.stderr = before
+            sys.stdout, sys.stderr = streams
 
     def __enter__(self) -> Self:
         self._streams.enter_context(self.copying())
@@ -77,30 +77,30 @@ class RunLog:
 
 
 class Screen:
-    """A stream that may lose its reader: a closed terminal or pipe does not end a training run."""
+    """Stream that drops text once its terminal or pipe is closed, instead of raising an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write; drop the text where nobody reads it."""
-        with self._tolerant():
+        """Write text; drop it if the reader is gone."""
+        with self._ignore_lost_reader():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush."""
-        with self._tolerant():
+        """Flush the stream."""
+        with self._ignore_lost_reader():
             self._stream.flush()
 
     @contextmanager
-    def _tolerant(self) -> Iterator[None]:
+    def _ignore_lost_reader(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NOBODY_READS:
+            if error.errno not in _READER_GONE:
                 raise
-            with suppress(OSError, ValueError):  # also for what Python flushes at its end
+            with suppress(OSError, ValueError):  # so that Python's flush at exit succeeds, too
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +108,7 @@ class Screen:
 
 
 class LoggedStream(Screen):
-    """A stream whose text goes to a log too; `screen` and `log` take text for one of them."""
+    """Stream whose text is logged, too; write to `screen` or `log` to reach only one of both."""
 
     def __init__(self, stream: TextIO, log: RunLog) -> None:
         super().__init__(stream)
@@ -116,6 +116,6 @@ class LoggedStream(Screen):
         self.log = log
 
     def write(self, text: str) -> int:
-        """Write to both."""
+        """Write text to the stream and the log."""
         self.log.write(text)
         return super().write(text)

@@ -1,4 +1,4 @@
-"""Names of runs, and of checkpoints. Loads no PyTorch."""
+"""Names of runs and checkpoints; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from marl_framework.config.errors import ConfigError
 
 PRETRAINED = "pretrained:"
-"""Before the name of a checkpoint that comes with the library."""
+"""Prefix of the names of checkpoints that the package contains."""
 _SHIPPED = Path(__file__).parents[1] / "pretrained"
 _NAME = re.compile(r"(?!-)[A-Za-z0-9._-]{1,200}")
 
@@ -32,8 +32,8 @@ def check_run_name(name: str) -> None:
 
 
 def name_in_use(path: Path) -> ConfigError:
-    """Return the error that a run folder, or something else in its place, exists."""
-    resume = "continue a training with --resume, " if (path / "checkpoints").exists() else ""
+    """Build the error for a run name whose path already exists."""
+    resume = "continue the training with --resume, " if (path / "checkpoints").exists() else ""
     return ConfigError(
         f"run name {path.name}: {path} exists; choose another name, {resume}or move the run away "
         f"with python -m marl_framework.history --runs {path.parent} archive {path.name}"
@@ -41,22 +41,22 @@ def name_in_use(path: Path) -> ConfigError:
 
 
 def checkpoint_file(name: str) -> Path:
-    """Return a checkpoint file.
+    """Return the path of a checkpoint file.
 
     Args:
-        name: the file, a run folder, whose best or else last checkpoint it is, or
+        name: checkpoint file; run folder, for its best or else last checkpoint; or
             `pretrained:NAME`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such checkpoint.
     """
     if name.startswith(PRETRAINED):
         shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}
         if name not in shipped:
-            raise ConfigError(f"checkpoint {name}: there is none; there are {', '.join(shipped)}")
+            raise ConfigError(f"checkpoint {name}: unknown; choose from {', '.join(shipped)}")
         return shipped[name]
     if not name:
-        raise ConfigError("checkpoint: its name is empty; give a run folder or a checkpoint file")
+        raise ConfigError("checkpoint: the name is empty; give a run folder or a checkpoint file")
     path = Path(name)
     if path.is_dir():
         for file in (path / "checkpoints" / "best.pt", path / "checkpoints" / "last.pt"):
@@ -69,11 +69,11 @@ def checkpoint_file(name: str) -> Path:
     try:
         path.stat()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no readable file"
+        reason = getattr(error, "strerror", None) or "the path is invalid"
         raise ConfigError(f"checkpoint {path}: cannot be read: {reason}") from error
     return path
 
 
 def checkpoint_name(path: Path) -> str:
-    """Return a name for `checkpoint_file`, on other machines too if the file is shipped."""
+    """Return a name for `checkpoint_file`; `pretrained:NAME` if the package contains the file."""
     return PRETRAINED + path.stem if path.parent == _SHIPPED else str(path)

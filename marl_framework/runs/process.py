@@ -1,4 +1,4 @@
-"""Identifies processes beyond their numbers, which are used again."""
+"""Identifies processes reliably, although the system reuses process numbers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _PROC = Path("/proc")
 
 
 def this_process() -> dict[str, Any]:
-    """Return number and start of this process, host and the start of the host."""
+    """Return number and start time of this process, its host and the host's boot ID."""
     number, host = os.getpid(), os.uname().nodename
-    return {"number": number, "started": start_time(number), "host": host, "boot": _boot()}
+    return {"number": number, "started": start_time(number), "host": host, "boot": _boot_id()}
 
 
 def is_alive(process: Mapping[str, Any]) -> bool | None:
-    """Return whether a process described by `this_process` runs; None if it was on another host."""
+    """Return whether a process described by `this_process` is running; None on another host."""
     if process.get("host") != os.uname().nodename:
         return None
-    if process.get("boot") != _boot():  # the host was started again, as after a power cut
+    if process.get("boot") != _boot_id():  # the host was restarted
         return False
     return start_time(process.get("number", 0)) == process.get("started")
 
 
 def start_time(number: int) -> str:
-    """Return when a process started, in ticks since the host did; empty where it is gone."""
+    """Return the start time of a process [ticks since boot]; empty if the process has ended."""
     try:
         text = (_PROC / str(number) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -35,7 +35,7 @@ def start_time(number: int) -> str:
     return "" if state == "Z" else fields[18]  # field 22 of proc(5), starttime
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

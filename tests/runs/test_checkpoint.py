@@ -192,7 +192,7 @@ def test_a_missing_end_and_any_flipped_bit_are_found(tmp_path: Path) -> None:
 
 def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
     torch.save({**payload(*trained()), "format": 1}, tmp_path / "a.pt")
-    assert "lacks its checksum" in refusal(tmp_path / "a.pt")
+    assert "the checksum is missing" in refusal(tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"actor": 1}, "lacks the key format"),
-        ([1, 2], "lacks the key format"),
-        (torch.ones(3), "lacks the key format"),
-        ({"format": 2}, "its format is 2, and this version reads 1"),
-        ({"format": "1"}, "its format is '1'"),
-        ({"format": True}, "its format is True"),
-        ({"format": torch.ones(2)}, "its format is tensor"),
+        ({"actor": 1}, "the key format is missing"),
+        ([1, 2], "the key format is missing"),
+        (torch.ones(3), "the key format is missing"),
+        ({"format": 2}, "the format is 2; this version reads format 1"),
+        ({"format": "1"}, "the format is '1'"),
+        ({"format": True}, "the format is True"),
+        ({"format": torch.ones(2)}, "the format is tensor"),
     ],
 )
 def test_another_format_is_refused(tmp_path: Path, content: Any, reason: str) -> None:

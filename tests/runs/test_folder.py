@@ -178,7 +178,7 @@ def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path)
     run = RunFolder.create(tmp_path, "t", CONFIG)
     run.write_summary({"a": 1}, {}, {})
     before = sorted(os.listdir(run.path))
-    with pytest.raises(TypeError, match="a object has no place in a JSON file"):
+    with pytest.raises(TypeError, match="type object cannot be written as JSON"):
         run.write_summary({"a": object()}, {}, {})
     assert json.loads(run.summary_file.read_text(encoding="utf-8"))["results"] == {"a": 1}
     assert sorted(os.listdir(run.path)) == before
