@@ -71,7 +71,7 @@ def test_a_critic_that_does_not_fit_stays_new(there: dict[str, Any], key: str) -
         base["networks"]["actor"] = small_config().networks.actor.model_dump()
     _, names, line = taken(small_config(), team(Config.model_validate(base)))
     assert names == ["actor"]
-    assert line.endswith(f"the rest is new, because it differs in {key}")
+    assert line.endswith(f"other networks are new, because they differ in {key}")
 
 
 def test_the_scale_of_a_critic_is_taken_with_it() -> None:

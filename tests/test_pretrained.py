@@ -34,7 +34,7 @@ def test_the_page_beside_them_names_each() -> None:
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="pretrained:x: unknown; choose from pretrained:pred"):
         checkpoint_file("pretrained:x")
-    with pytest.raises(ConfigError, match="its name is empty"):
+    with pytest.raises(ConfigError, match="the name is empty"):
         checkpoint_file("")
     with pytest.raises(ConfigError, match=r"teachers\.split: checkpoint pretrained:x"):
         find_team("pretrained:x", "runs", "split")

@@ -133,7 +133,7 @@ def test_a_second_signal_ends_the_training_at_once(number, train, log, monkeypat
     raise_in_step_2(monkeypatch, problem)
     assert train() == 130
     error = capsys.readouterr().err
-    assert error.startswith("interrupted at once; its state is in ")
+    assert error.startswith("interrupted at once; the state of the run is in ")
     assert log.read_text().endswith(error)
 
 

@@ -226,7 +226,7 @@ def test_a_signal_ends_a_training_with_its_state_saved_and_the_earlier_run_kept(
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals all that runs in it
     out, err = process.communicate(timeout=WAIT)
     assert (process.returncode, err.count("\n")) == (130, 1)
-    assert err.startswith("interrupted; its state is in ")
+    assert err.startswith("interrupted; the state of the run is in ")
     printed = "".join(lines) + out + err  # err comes last
     assert (run / "checkpoints" / "last.pt").exists()
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"

@@ -1,4 +1,4 @@
-"""The base of all trainers: of teams, map predictors and students."""
+"""Base class of the trainers of teams, map predictors and students."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from marl_framework.training.writers import check_writers
 
 
 class NumericalError(ArithmeticError):
-    """The training stopped because too many updates were not finite."""
+    """Raised when a training stops because too many updates were not finite."""
 
 
 class RunTrainer(ABC):
     """Trains networks step by step; can be interrupted, saved and resumed.
 
     Attributes:
-        mark: a key that only the checkpoints of this kind of training hold.
+        mark: key that only checkpoints of this kind of training contain.
         modules: all networks by name.
         interrupted: whether to stop after the current step.
-        skipped: number of updates that were not finite and not applied, [] on the device.
+        skipped: number of updates skipped because they were not finite, [] on the device.
 
     Raises:
         ConfigError: a writer of `logging.writers` is not installed.
@@ -39,7 +39,7 @@ class RunTrainer(ABC):
     mark: ClassVar[str]
     modules: Mapping[str, nn.Module]
     _weights_read: Mapping[str, str]
-    """Checksums of the weights and files that the training reads, see `check_weights`."""
+    """Checksums of the weights and files that the training reads; see `check_weights`."""
 
     def __init__(self, config: Config, device: torch.device, ranks: Ranks | None = None) -> None:
         check_writers(config.logging.writers)
@@ -58,14 +58,14 @@ class RunTrainer(ABC):
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Return whether nothing is left to train."""
+        """Return whether the training is complete."""
 
     @abstractmethod
     def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
         """Train to the end, or to the end of the step in which `interrupt` is called.
 
         Args:
-            run: folder of the run; None on ranks that do not lead.
+            run: run folder; None on ranks other than 0.
             profile: number of training steps to record with torch.profiler.
 
         Returns:
@@ -76,7 +76,7 @@ class RunTrainer(ABC):
         """
 
     def notes(self) -> list[str]:
-        """Return lines about the machine that are shown before the training."""
+        """Return lines about the machine, printed before the training."""
         return []
 
     def interrupt(self) -> None:
@@ -84,7 +84,7 @@ class RunTrainer(ABC):
         self.interrupted = True
 
     def seconds(self) -> float:
-        """Return the time that this process and earlier ones have trained [s]."""
+        """Return the time of training in this process and before a resumption [s]."""
         return self._seconds_before + time.perf_counter() - self._started
 
     # Saving -------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class RunTrainer(ABC):
         """Load what `own_state` returned."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the training continues; all ranks call it together."""
+        """Return the complete state for resuming; all ranks must call this method together."""
         return {
             **self.own_state(),
             "config": config_to_dict(self.config),
@@ -112,19 +112,21 @@ class RunTrainer(ABC):
     def load_state_dict(
         self, state: Mapping[str, Any], report: Callable[[str], None] = print
     ) -> None:
-        """Continue from what `state_dict` returned; report what cannot be repeated exactly.
+        """Load what `state_dict` returned; report what cannot be reproduced exactly.
 
         Raises:
-            ConfigError: the state is of another kind of training, does not fit the configuration,
-                or a file that the training reads has changed.
+            ConfigError: the state belongs to another kind of training or does not fit the
+                configuration, or a file that the training reads has changed.
         """
         for name, module in self.modules.items():
             if not isinstance(state.get(name), Mapping):
-                raise ConfigError(f"checkpoint: it lacks the key {name}; it is of another version")
+                raise ConfigError(
+                    f"checkpoint: the key {name} is missing; use a checkpoint of this version"
+                )
             if where := misfit(module.state_dict(), state[name]):
                 raise ConfigError(
-                    f"checkpoint: its {name} does not fit the configuration: {where}; lattice, "
-                    "num_actions, observation and networks cannot change in a run; start a new one"
+                    f"checkpoint: {name} does not fit the configuration: {where}; lattice, "
+                    "num_actions, observation and networks cannot change in a run; start a new run"
                 )
         check_weights(self._weights_read, state.get("weights_read", {}))
         try:
@@ -133,7 +135,7 @@ class RunTrainer(ABC):
             self._seconds_before = float(state["seconds"])
         except KeyError as error:
             raise ConfigError(
-                f"checkpoint: it lacks the key {error}; it is of another kind or version"
+                f"checkpoint: the key {error} is missing; use a checkpoint of this kind and version"
             ) from error
 
     def check_finite(
@@ -144,17 +146,17 @@ class RunTrainer(ABC):
         run: RunFolder | None,
         say: Callable[[str], None],
     ) -> None:
-        """Report updates up to a step that were not finite; stop if there are too many.
+        """Report the number of updates that were not finite; stop the training if too many.
 
-        The state goes to `not_finite.pt` of the run.
+        When the training stops, `state()` is saved as `not_finite.pt` in the run folder.
 
         Raises:
-            NumericalError: they are more than `learning.max_skipped_updates`.
+            NumericalError: the number exceeds `learning.max_skipped_updates`.
         """
         skipped, allowed = int(self.skipped), self.config.learning.max_skipped_updates
         text = (
-            f"{skipped} updates up to {until} had a loss or gradient that is not finite and were "
-            f"not applied; learning.max_skipped_updates allows {allowed}"
+            f"{skipped} updates up to {until} were skipped, because their loss or gradient was not "
+            f"finite; learning.max_skipped_updates allows {allowed}"
         )
         if skipped <= allowed:
             say(f"warning: {text}")

@@ -1,4 +1,4 @@
-"""Work of `python -m marl_framework.main`, up to the first training step."""
+"""Implementation of `python -m marl_framework.main`, up to the first training step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from marl_framework.training.options import (
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.series import read_launch, read_series, train_series
 
-# Modules that load PyTorch are imported where they are used: bad input is reported at once.
+# Functions import the modules that load PyTorch, so that bad input is reported at once.
 if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], int]:
-    """Check the options, and load the configuration; return the function that does the work."""
+    """Check the options and load the configuration; return the function that does the work."""
     start = read_start(options)
     _check_options(options, ranks)
     launch = read_launch(options, start, "seeds")
@@ -58,13 +58,13 @@ def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], i
         return partial(_fly, config, checkpoint, options)
     if series and not start.check:
         return partial(train_series, launch, config, series)
-    # Seeds differ in nothing that could be wrong.
+    # Other seeds cannot be invalid if the first one is valid.
     checked = [next(iter(runs.values())) for runs in series.values()] or [config]
     return partial(_train, checked, start, ranks)
 
 
 def _train(configs: Sequence[Config], start: Start, ranks: Ranks, log: RunLog) -> int:
-    """Train a team, or check the configurations of several."""
+    """Train a team, or check the configurations of several runs."""
     from marl_framework.training.team import train_team
 
     loaded()
@@ -74,7 +74,7 @@ def _train(configs: Sequence[Config], start: Start, ranks: Ranks, log: RunLog) -
 def _fly(
     config: Config, checkpoint: Checkpoint | None, options: argparse.Namespace, log: RunLog
 ) -> int:
-    """Fly missions without training: a deployment, or a planner."""
+    """Fly missions without training: deploy a team, or fly a baseline planner."""
     from marl_framework.deployment.flights import deploy
     from marl_framework.device import resolve_device
     from marl_framework.evaluation.comparison import fly_baseline
@@ -87,14 +87,14 @@ def _fly(
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
-    """Return the configuration of the params file, or else of the team; and the trained team."""
+    """Return the configuration (of the params file, or else of the team) and the trained team."""
     name = options.config
     if name is None:
         name = os.environ.get("CONFIG_FILE_PATH") or None
     if options.checkpoint is None:
         file = resolve_config_path("params.yaml" if name is None else name)
         return load_config(file, options.overrides), None
-    checkpoint_file(options.checkpoint)  # a missing one is reported before PyTorch loads
+    checkpoint_file(options.checkpoint)  # reports a missing checkpoint before PyTorch loads
     from marl_framework.planners.team import deployed_config, load_team, mission_config
 
     checkpoint = load_team(options.checkpoint)
@@ -104,7 +104,7 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
 
 
 def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Check the options that only `main` has."""
+    """Check the options that are specific to `main`."""
     refuse(options, ["together"], "was removed; use --jobs N, which trains N runs at once")
     require(options, {"vary": "seeds", "allow_changed": "resume"})
     if not (options.check or options.print_config):
@@ -117,7 +117,7 @@ def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
 
 
 def _check_use(options: argparse.Namespace, config: Config, ranks: Ranks) -> None:
-    """Check that the configuration uses the options that are given."""
+    """Check that the configuration uses all given options."""
     mode, policy = config.experiment.missions.mission_mode, config.experiment.policy
     if mode != "deployment":
         reason = f"requires experiment.missions.mission_mode: deployment; it is {mode}"
@@ -126,6 +126,8 @@ def _check_use(options: argparse.Namespace, config: Config, ranks: Ranks) -> Non
         refuse(options, ["checkpoint"], f"requires experiment.policy: learned; it is {policy}")
     if not config.trains:
         unused = ["resume", "seeds", "init_from", "profile"]
-        refuse(options, unused, "cannot be used: this configuration trains nothing")
+        refuse(options, unused, "cannot be used: this configuration does not train")
         if ranks.count > 1:
-            raise ConfigError(f"torchrun: {ranks.count} ranks cannot fly missions; use one process")
+            raise ConfigError(
+                f"torchrun: {ranks.count} ranks cannot fly missions; use one process without it"
+            )

@@ -1,4 +1,4 @@
-"""Progress of a training run: a live view on a terminal, plain lines elsewhere."""
+"""Displays the progress of a training run: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from marl_framework.runs.log import LoggedStream, RunLog
 
 _FORMATS = {"return": ".3f", "validation entropy": ".4f", "transitions/s": ",.0f"}
 _LINES = 20
-"""Number of plain lines of a training, unless `_SECONDS` make them more."""
+"""Number of plain lines per training; slow trainings print more, see `_SECONDS`."""
 _SECONDS = 10.0
-"""Longest time between two plain lines."""
+"""Time after which a finished step prints a plain line [s]."""
 
 
 class ProgressView:
     """Context manager that shows training step, metrics, speed, stage shares and time left.
 
-    On a terminal a block is redrawn in place and the last one stays; elsewhere lines are printed,
-    the last known numbers last. Both appear before an exception passes. The log of a run gets
-    lines in both cases.
+    A terminal shows a block that is redrawn in place; other streams get plain lines, as does the
+    log of a run in both cases. On exit, also after an exception, the last numbers are shown.
 
     Args:
         total_steps: number of training steps of the whole training.
@@ -51,9 +50,9 @@ class ProgressView:
         self._clock = clock
         self._begin, self._printed_at = clock(), -math.inf
         self._texts: dict[str, str] = {}
-        self._fresh = False  # numbers that no line has shown yet
+        self._fresh = False  # whether some numbers are not printed yet
         self._live: Live | None = None
-        self._log: RunLog | None = None  # where the screen shows a block
+        self._log: RunLog | None = None  # log to write plain lines to, next to a live block
         self._block = ExitStack()
 
     def update(
@@ -62,16 +61,16 @@ class ProgressView:
         numbers: Mapping[str, float | None] | None = None,
         shares: Mapping[str, float] | None = None,
     ) -> None:
-        """Report a finished training step; what is absent or None keeps its last value.
+        """Show a finished training step; absent numbers and None keep their last value.
 
         Args:
             step: number of training steps made.
             numbers: `return` of the last episodes, `validation entropy` [bit], `transitions/s`.
-            shares: stage → share of the time, 0 … 1.
+            shares: share of the time (0 … 1) by stage.
         """
         self._step, self._fresh = step, True
-        found = {name: value for name, value in (numbers or {}).items() if value is not None}
-        self._texts |= {name: format(value, _FORMATS[name]) for name, value in found.items()}
+        present = {name: value for name, value in (numbers or {}).items() if value is not None}
+        self._texts |= {name: format(value, _FORMATS[name]) for name, value in present.items()}
         if shares:
             self._texts["time"] = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         few_lines = (step - self._printed_step) * _LINES >= self._total
@@ -79,7 +78,7 @@ class ProgressView:
             self._print_line()
 
     def print(self, text: str) -> None:
-        """Print a line of its own; on a terminal above the live block."""
+        """Print a separate line; on a terminal above the live block."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         self._write(text)
@@ -92,7 +91,7 @@ class ProgressView:
                 screen, self._log = self._stream.screen, self._stream.log
             console = Console(file=screen)
             self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
-            self._block.enter_context(self._live)  # takes sys.stdout: print shows lines above it
+            self._block.enter_context(self._live)  # redirects print to lines above the block
             if self._log is not None:
                 self._block.enter_context(self._log.copying())
         return self
@@ -101,7 +100,7 @@ class ProgressView:
         if self._fresh:
             self._print_line()
         self._live = None
-        self._block.close()  # draws the last numbers and leaves them there
+        self._block.close()  # draws the last numbers, which stay on the screen
 
     def _print_line(self) -> None:
         self._fresh, self._printed_step, self._printed_at = False, self._step, self._clock()
@@ -109,14 +108,14 @@ class ProgressView:
         self._write(f"step {self._step}/{self._total} | {fields}")
 
     def _write(self, line: str) -> None:
-        """Print a line; next to a live block write it to the log alone."""
+        """Print a line; next to a live block, write the line only to the log."""
         if self._live is None:
             print(line, file=self._stream, flush=True)
         elif self._log is not None:
             self._log.write(f"{line}\n")
 
     def _fields(self) -> dict[str, str]:
-        """Return the known numbers in a fixed order, and the time left at the mean speed."""
+        """Return the known numbers in a fixed order, and the estimated time left."""
         made, left = self._step - self._first, max(self._total - self._step, 0)
         eta = "?"
         if made > 0:

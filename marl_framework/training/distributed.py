@@ -1,7 +1,7 @@
-"""Several processes that train one team: `torchrun --nproc_per_node=N -m marl_framework.main …`.
+"""Train one team in several processes: `torchrun --nproc_per_node=N -m marl_framework.main …`.
 
-Each rank flies its share of the missions with its own random numbers; gradients are averaged over
-all ranks (`algorithms.ranks`). Rank 0 leads: it alone reads checkpoints, writes and validates.
+Each rank flies an equal share of the missions with separate random numbers. Gradients are averaged
+over all ranks (`algorithms.ranks`). Only rank 0 reads checkpoints, writes and validates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from marl_framework.device import resolve_device
 from marl_framework.mission.seeding import MAX_RANK
 from marl_framework.training.ranks import Ranks
 
-_LOST = (  # what gloo and NCCL say of a peer that is gone
+_LOST = (  # messages of gloo and NCCL about a lost rank
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
@@ -35,8 +35,8 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
     """Return the device of this rank; on a host with GPUs each rank has its own.
 
     Raises:
-        ConfigError: there is no such device, there are fewer GPUs than ranks, the missions cannot
-            be divided among them, or `compute.distributed_backend` does not suit the device.
+        ConfigError: there is no such device, there are fewer GPUs than ranks, the ranks cannot
+            share the missions equally, or `compute.distributed_backend` does not fit the device.
     """
     missions, name = config.environment.num_envs, config.compute.device
     if ranks.count > MAX_RANK:
@@ -49,8 +49,8 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
         )
     if ranks.count > 1 and name.startswith("cuda:"):
         raise ConfigError(
-            f"compute.device: {name} is one GPU for {ranks.count} ranks; use cuda or auto, then "
-            "each rank takes its own"
+            f"compute.device: {name} is a single GPU, and there are {ranks.count} ranks; use cuda "
+            "or auto to give each rank a GPU"
         )
     device = resolve_device(name)
     if device.type == "cuda" and ranks.count > 1:
@@ -63,32 +63,32 @@ def rank_device(config: Config, ranks: Ranks) -> torch.device:
         device = torch.device("cuda", ranks.local_rank)
     if config.compute.distributed_backend == "nccl" and device.type != "cuda":
         raise ConfigError(
-            "compute.distributed_backend: nccl needs GPUs, and this training runs on the CPU; use "
-            "gloo or auto"
+            "compute.distributed_backend: nccl requires GPUs, but this training runs on the CPU; "
+            "use gloo or auto"
         )
     return device
 
 
 @contextmanager
 def joined(backend: str, device: torch.device, ranks: Ranks) -> Iterator[None]:
-    """Make the process group of all ranks; destroy it and join its threads at the end.
+    """Create the process group of all ranks; on exit, destroy the group and join its threads.
 
     A gloo thread that frees a tensor while the interpreter shuts down aborts the process. Freeing
-    the group joins its threads, so nothing else may hold the group by then. Functions of
-    `torch.distributed.nn` take it as a default argument when they are imported, hence the early
-    import; DistributedDataParallel would join a thread that waits for a lock that it holds itself,
-    hence the garbage collection first.
+    the group joins these threads, so no other reference to the group may exist by then. On import,
+    functions of `torch.distributed.nn` store the current group as default argument, hence the
+    early import. Freeing DistributedDataParallel together with the group would deadlock, hence the
+    garbage collection first.
     """
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # the default, also in libraries
+        torch.cuda.set_device(device)  # default device, also for libraries
     if ranks.count == 1:
         yield
         return
     importlib.import_module("torch.distributed.nn")
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
-    # torchrun keeps one store over all restarts; without a prefix a restarted rank may read the
-    # address of a rank that is dead.
+    # torchrun reuses its store after restarts; without a prefix, a restarted rank may read the
+    # address of a dead rank.
     store, rank, count = next(rendezvous("env://"))
     dist.init_process_group(
         f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend,
@@ -98,7 +98,7 @@ def joined(backend: str, device: torch.device, ranks: Ranks) -> Iterator[None]:
     )
     yield
     gc.collect()
-    dist.destroy_process_group()  # not after an error: it may wait for a rank that is gone
+    dist.destroy_process_group()  # not after an error: could wait for a lost rank
 
 
 def is_lost_rank(error: BaseException) -> bool:

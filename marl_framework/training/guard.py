@@ -1,4 +1,4 @@
-"""Turns the errors of a command into one line and an exit code."""
+"""Reports the errors of a command as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def guarded(
     ranks: Ranks = Ranks(),  # noqa: B008 (frozen)
     again: str = TRAINING_CONTINUES,
 ) -> int:
-    """Run a command; report an error as one line, which its log has too.
+    """Run a command; report an error as one line on the screen and in the log.
 
     Args:
-        run: the command, which attaches the log to a run folder.
-        ranks: place of this process; only the process that leads reports errors.
-        again: how to continue after a file could not be written.
+        run: function that runs the command and attaches the log to a run folder.
+        ranks: place of this process among the ranks; only rank 0 reports errors.
+        again: advice after a file could not be written.
 
     Returns:
-        0 done, 1 failed, 2 bad input, 130 interrupted.
+        Exit code: 0 done, 1 failed, 2 bad input, 130 interrupted.
     """
     leads, log = ranks.leads, RunLog()
     with log if leads else nullcontext():
@@ -41,7 +41,7 @@ def guarded(
             with plain_warnings(leads):
                 code = run(log)
             if leads:
-                sys.stdout.flush()  # here a lost reader does no harm
+                sys.stdout.flush()  # now, while the log ignores a closed pipe
             return code
         except ConfigError as error:
             if leads:

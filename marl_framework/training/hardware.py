@@ -1,4 +1,4 @@
-"""Figures of GPU and host during a training run, sampled in a thread."""
+"""Hardware metrics of GPU and host during a training run, sampled in a thread."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import torch
 
 _GIB = 2**30
 _STATM = Path("/proc/self/statm")
-_GPM = {"gpu_sm_activity": 2, "gpu_sm_occupancy": 3, "gpu_memory_bandwidth": 10}  # NVML's ids
+_GPM = {"gpu_sm_activity": 2, "gpu_sm_occupancy": 3, "gpu_memory_bandwidth": 10}  # NVML's IDs
 
 Reader = Callable[[], Mapping[str, float]]
 
 
 class HardwareMonitor:
-    """Samples figures in a thread; those that a chip or driver lacks are left out.
+    """Samples hardware metrics in a thread; metrics that chip or driver lack are omitted.
 
     Args:
-        device: device of the training; on a CPU only the host is watched.
-        folder: folder on the disk to watch.
+        device: device of the training; with a CPU, only host metrics are sampled.
+        folder: folder on the disk to monitor.
         period: time between samples [s].
-        readers: functions that return figures; those of GPU and host by default.
+        readers: functions that return metrics; by default `gpu_readers` and `HostReader`.
     """
 
     def __init__(
@@ -54,30 +54,30 @@ class HardwareMonitor:
         self._thread.join()
 
     def sample(self) -> None:
-        """Take one sample of everything."""
-        found: dict[str, float] = {}
+        """Sample all metrics once."""
+        values: dict[str, float] = {}
         for reader in list(self._readers):
             try:
-                found.update(reader())
-            except Exception:  # a driver that fails once will do so again; training goes on
+                values.update(reader())
+            except Exception:  # a driver that fails once would fail again
                 self._readers.remove(reader)
         with self._guard:
-            for name, value in found.items():
+            for name, value in values.items():
                 self._recent.setdefault(name, []).append(value)
-                total, count, most = self._total.get(name, (0.0, 0, value))
-                self._total[name] = (total + value, count + 1, max(most, value))
+                total, count, largest = self._total.get(name, (0.0, 0, value))
+                self._total[name] = (total + value, count + 1, max(largest, value))
 
     def means(self) -> dict[str, float]:
-        """Return the means since the last call, by name of `logging.METRICS`."""
+        """Return the means since the last call, by name in `logging.METRICS`."""
         with self._guard:
             recent, self._recent = self._recent, {}
         return {name: sum(values) / len(values) for name, values in recent.items()}
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Return mean and maximum of each figure over all samples."""
+        """Return mean and maximum of each metric over all samples."""
         with self._guard:
             totals = self._total.copy()
-        return {name: {"mean": s / n, "max": most} for name, (s, n, most) in totals.items()}
+        return {name: {"mean": s / n, "max": largest} for name, (s, n, largest) in totals.items()}
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
@@ -85,39 +85,39 @@ class HardwareMonitor:
 
 
 class HostReader:
-    """Cores that this process keeps busy, its memory [GiB], space left on the disk [GiB]."""
+    """Reads this process's busy cores and memory [GiB], and the free disk space [GiB]."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._at, self._spent = time.monotonic(), time.process_time()
 
     def __call__(self) -> dict[str, float]:
-        """Return the figures since the last call."""
-        found: dict[str, float] = {}
+        """Return the metrics; `host_cpu` is the mean since the last call."""
+        values: dict[str, float] = {}
         now, spent = time.monotonic(), time.process_time()
         if now > self._at:
-            found["host_cpu"] = (spent - self._spent) / (now - self._at)
+            values["host_cpu"] = (spent - self._spent) / (now - self._at)
         self._at, self._spent = now, spent
         with suppress(OSError, ValueError, IndexError):
             pages = int(_STATM.read_text(encoding="ascii").split()[1])
-            found["host_memory"] = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
+            values["host_memory"] = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
         with suppress(OSError):
-            found["host_disk_free"] = shutil.disk_usage(self._folder).free / _GIB
-        return found
+            values["host_disk_free"] = shutil.disk_usage(self._folder).free / _GIB
+        return values
 
 
 def gpu_readers(device: torch.device) -> list[Reader]:
-    """Return readers of a GPU's figures; none without a GPU, NVML or the right to ask it."""
+    """Return readers of a GPU's metrics; empty without a GPU, NVML or permission to query it."""
     if device.type != "cuda":
         return []
     try:
-        import pynvml  # here, so that machines without NVIDIA's driver need it not
+        import pynvml  # imported here, because machines without NVIDIA's driver may lack it
 
         pynvml.nvmlInit()
         identity = str(torch.cuda.get_device_properties(device).uuid)
         prefix = "" if identity.startswith(("GPU-", "MIG-")) else "GPU-"
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}{identity}")
-    except Exception:  # whatever the driver says: figures are an extra
+    except Exception:  # metrics are optional, so ignore any error of the driver
         return []
     readers: list[Reader] = [
         lambda: {"gpu_memory": pynvml.nvmlDeviceGetMemoryInfo(handle).used / _GIB},
@@ -130,9 +130,9 @@ def gpu_readers(device: torch.device) -> list[Reader]:
 
 
 def _gpm_reader(nvml: Any, handle: Any) -> Reader:
-    """Return SM activity, SM occupancy and memory bandwidth, as shares; on Hopper and newer."""
+    """Build a reader of SM activity, SM occupancy and memory bandwidth, as shares (Hopper up)."""
     if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-        raise RuntimeError("this chip has no such counters")
+        raise RuntimeError("this chip has no GPM counters")
     samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
     nvml.nvmlGpmSampleGet(handle, samples[0])
 
@@ -146,7 +146,7 @@ def _gpm_reader(nvml: Any, handle: Any) -> Reader:
             metric.metricId = number
         nvml.nvmlGpmMetricsGet(query)
         samples.reverse()
-        found = zip(_GPM, query.metrics, strict=False)
-        return {name: metric.value / 100 for name, metric in found if metric.nvmlReturn == 0}
+        metrics = zip(_GPM, query.metrics, strict=False)
+        return {name: metric.value / 100 for name, metric in metrics if metric.nvmlReturn == 0}
 
     return read

@@ -1,4 +1,4 @@
-"""What a training run takes from a trained team: its weights to start with, or a pull to it."""
+"""Use of a trained team in a training: as initial weights, or as teacher of the policy."""
 
 from __future__ import annotations
 
@@ -22,61 +22,61 @@ from marl_framework.planners.team import (
 )
 from marl_framework.runs.checkpoint import misfit, tensors_checksum
 
-_SEEN = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
-_OF_CRITIC = ("experiment.algorithm", *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS))
+_ACTOR_KEYS = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
+_CRITIC_KEYS = ("experiment.algorithm", *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS))
 _PREDICTOR = "networks.predictor"
 
 
 def take_weights(
     algorithm: Algorithm, config: Config, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], str]:
-    """Give an algorithm the actor of a trained team, and its other networks where they fit.
+    """Load the actor of a trained team, and the team's other networks if they fit.
 
     Returns:
-        A record of what was taken: `checkpoint`, `networks` and `weights_sha256`; and a line.
+        Record with keys `checkpoint`, `networks` and `weights_sha256`; line to print.
 
     Raises:
-        ConfigError: the actor is for another lattice, other actions, channels or sizes.
+        ConfigError: the actor has another lattice, other actions, channels or sizes.
     """
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
-    who = f"--init-from {checkpoint.path}"
-    of_actor, of_critic = (_sizes(config, role) for role in ("actor", "critic"))
-    check_lattice(config, trained, who, (*_SEEN, *of_actor))
-    wrong = {n: misfit(m.state_dict(), saved.get(n)) for n, m in algorithm.modules.items()}
-    if wrong["actor"]:
-        raise ConfigError(f"{who}: it does not fit networks.actor: {wrong['actor']}")
-    lacks = [*differences(config, trained, (*_OF_CRITIC, *of_critic))]
-    lacks += [f"{name}: {where}" for name, where in wrong.items() if where]
-    lack = lacks[0] if lacks else None
-    taken = ["actor"] if lack else list(wrong)
-    for name in taken:
+    source = f"--init-from {checkpoint.path}"
+    actor_sizes, critic_sizes = (_size_keys(config, role) for role in ("actor", "critic"))
+    check_lattice(config, trained, source, (*_ACTOR_KEYS, *actor_sizes))
+    misfits = {n: misfit(m.state_dict(), saved.get(n)) for n, m in algorithm.modules.items()}
+    if misfits["actor"]:
+        raise ConfigError(f"{source}: does not fit networks.actor: {misfits['actor']}")
+    reasons = [*differences(config, trained, (*_CRITIC_KEYS, *critic_sizes))]
+    reasons += [f"{name}: {where}" for name, where in misfits.items() if where]
+    reason = reasons[0] if reasons else None
+    loaded = ["actor"] if reason else list(misfits)
+    for name in loaded:
         algorithm.modules[name].load_state_dict(saved[name])
-    if not lack and hasattr(algorithm, "take_value_scale"):
+    if not reason and hasattr(algorithm, "take_value_scale"):
         algorithm.take_value_scale(saved)
-    rest = f"; the rest is new, because it differs in {lack}" if lack else ""
-    line = f"starts with {', '.join(taken)} of {checkpoint.name}{rest}"
-    checksum = tensors_checksum(*(saved[name] for name in taken))
-    record = {"checkpoint": checkpoint.name, "networks": taken, "weights_sha256": checksum}
+    rest = f"; other networks are new, because they differ in {reason}" if reason else ""
+    line = f"starts with {', '.join(loaded)} of {checkpoint.name}{rest}"
+    checksum = tensors_checksum(*(saved[name] for name in loaded))
+    record = {"checkpoint": checkpoint.name, "networks": loaded, "weights_sha256": checksum}
     return record, line
 
 
 def follow_teacher(
     algorithm: Algorithm, config: Config, device: torch.device, made: int = 0
 ) -> dict[str, str]:
-    """Pull an algorithm to the trained team of `learning.teacher`, while that has a weight.
+    """Set the trained team of `learning.teacher` as teacher, unless the teacher's weight is 0.
 
     Args:
-        algorithm: algorithm that learns.
+        algorithm: algorithm to train.
         config: configuration of the training.
         device: device of the training.
         made: number of training steps made before.
 
     Returns:
-        A checksum of the teacher's weights, see `check_weights`; empty without a teacher.
+        Checksum of the teacher's weights, for `check_weights`; empty without a teacher.
 
     Raises:
-        ConfigError: the team has another lattice, other actions or channels, it learned with
-            another predictor, or the algorithm cannot be pulled.
+        ConfigError: the teacher has another lattice, other actions, channels or predictor, or
+            the algorithm supports no teacher.
     """
     teacher = config.learning.teacher
     if not teacher.weight or teacher.run is None or 0 < teacher.anneal_steps <= made:
@@ -84,29 +84,31 @@ def follow_teacher(
     key = "learning.teacher.run"
     follow = getattr(algorithm, "follow_teacher", None)
     if follow is None:
-        raise ConfigError(f"{key}: {config.experiment.algorithm} has no follow_teacher; set null")
+        raise ConfigError(
+            f"{key}: {config.experiment.algorithm} has no follow_teacher method; set null"
+        )
     with found_at(key):
         checkpoint = load_team(teacher.run)
     trained = mission_config(None, (), checkpoint)
-    who = f"{key} {checkpoint.path}"
-    check_lattice(config, trained, who, _SEEN)
+    source = f"{key} {checkpoint.path}"
+    check_lattice(config, trained, source, _ACTOR_KEYS)
     if {*PREDICTED_CHANNELS} & {*config.observation.actor_channels}:
-        here, there = (each.networks.predictor for each in (config, trained))
-        theirs = checkpoint.payload.get("weights_read", {}).get(f"{_PREDICTOR}: {there}")
-        if theirs is None:  # files of weights alone do not say
-            theirs = predictor_checksum(there, f"{who}: {_PREDICTOR}")
-        if predictor_checksum(here, _PREDICTOR) != theirs:
+        own, used = (each.networks.predictor for each in (config, trained))
+        checksum = checkpoint.payload.get("weights_read", {}).get(f"{_PREDICTOR}: {used}")
+        if checksum is None:  # weights-only files record no checksum
+            checksum = predictor_checksum(used, f"{source}: {_PREDICTOR}")
+        if predictor_checksum(own, _PREDICTOR) != checksum:
             raise ConfigError(
-                f"{who}: {_PREDICTOR} is {there}, but {here} of the team that learns; a teacher "
-                "needs the predictor that it learned with"
+                f"{source}: {_PREDICTOR} is {used}, but {own} in this configuration; teacher and "
+                "trained team must use the same predictor"
             )
     team = trained_team(with_team(config, checkpoint), checkpoint, device)
     follow(team.modules["actor"])
     return {f"{key}: {teacher.run}": tensors_checksum(checkpoint.payload["actor"])}
 
 
-def _sizes(config: Config, role: str) -> tuple[str, ...]:
-    """Return the keys of the architecture of actor or critic."""
+def _size_keys(config: Config, role: str) -> tuple[str, ...]:
+    """Return the keys that describe the architecture of the actor or critic."""
     names = ["type", "conv_channels", "hidden_dim"]
     if getattr(config.networks, role).type == "attention":
         names += ["layers", "heads"]

@@ -1,4 +1,4 @@
-"""A run of any kind of training: new or resumed, then finished, interrupted or failed."""
+"""Lifecycle of a training run: start or resume, train, and report how the run ends."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from marl_framework.training.resume import Resumption, find_run
 from marl_framework.training.signals import interruptible
 from marl_framework.training.trainer import Trainer
 
-_LOST = "another rank ended early; torchrun's report gives the reason"
+_LOST = "another rank ended early; torchrun reports the reason"
 _LOST_LINE = f"error: {_LOST}; earlier checkpoints are intact, continue with --resume"
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training and its place."""
+    """A training with its device and ranks."""
 
     config: Config
     device: torch.device
     make: Callable[[int], RunTrainer]
-    """Returns the trainer; takes the number of steps of the checkpoint that is loaded next."""
+    """Function that builds the trainer, given the number of steps made before."""
     mark: str
-    """See `RunTrainer`."""
+    """Key that only checkpoints of this kind of training contain; see `RunTrainer`."""
     memory_advice: Callable[[], str]
-    """Returns the advice after "out of memory"."""
+    """Function that returns the advice after "out of memory"."""
     ranks: Ranks = Ranks()  # noqa: RUF009 (frozen)
 
 
@@ -49,19 +49,19 @@ def train(job: Job, start: Start, log: RunLog) -> int:
     """Train under a run name; attach the log to the run folder.
 
     Returns:
-        The exit code: 0 done, 1 failed, 130 interrupted.
+        Exit code: 0 done, 1 failed, 130 interrupted.
 
     Raises:
         ConfigError: the training cannot start.
-        LeaderError: rank 0 could not start it.
+        LeaderError: rank 0 could not start the training.
     """
     ranks = job.ranks
     try:
         with joined(job.config.compute.distributed_backend, job.device, ranks):
             if not start.check:
                 return _open_and_train(job, start, log)
-            _initial_weights(job.make(0), start.init_from)
-            _say(ranks, "the configuration is valid")
+            _load_initial_weights(job.make(0), start.init_from)
+            _print_on_leader(ranks, "the configuration is valid")
             return 0
     except Exception as error:
         if ranks.count > 1 and is_lost_rank(error):
@@ -85,28 +85,29 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
             return None
         return find_run(name, config, job.mark, start.allow_changed, warn)
 
-    found = ranks.on_leader(find, lambda f: f and replace(f, run=None))
-    run: RunFolder | None = found and found.run
+    resumed = ranks.on_leader(find, lambda r: r and replace(r, run=None))
+    run: RunFolder | None = resumed and resumed.run
     try:
-        if found is not None and found.finished:
-            _say(ranks, f"finished already: {run and run.summary_file}")
+        if resumed is not None and resumed.finished:
+            _print_on_leader(ranks, f"finished already: {run and run.summary_file}")
             return 0
-        payload, initial = found and found.payload, None
-        trainer = job.make(found.step if found else 0)
+        payload, initial = resumed and resumed.payload, None
+        trainer = job.make(resumed.step if resumed else 0)
         if payload is not None:
             trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
         else:
-            initial = _initial_weights(trainer, start.init_from or (found and found.initial))
+            init_from = start.init_from or (resumed and resumed.initial)
+            initial = _load_initial_weights(trainer, init_from)
         several = f", {ranks.count} ranks" if ranks.count > 1 else ""
         for line in (describe_device(device) + several, *trainer.notes()):
-            _say(ranks, line)
+            _print_on_leader(ranks, line)
 
-        def claim() -> RunFolder:
-            if found is None or found.run is None:
+        def open_run() -> RunFolder:
+            if resumed is None or resumed.run is None:
                 run = start_run(config, device, name, archive_earlier=start.archive_earlier)
             else:
-                run = found.run
-                run.resume(config, device, found.step, found.changed)
+                run = resumed.run
+                run.resume(config, device, resumed.step, resumed.changed)
             log.attach(run.path)
             known: dict[str, Any] = {JOB: ranks.job} if ranks.may_restart else {}
             if initial is not None:
@@ -115,31 +116,31 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
             run.write_status("training", process=this_process())
             return run
 
-        run = ranks.on_leader(claim)
-        with interruptible(trainer.interrupt, ranks):  # until all is written
+        run = ranks.on_leader(open_run)
+        with interruptible(trainer.interrupt, ranks):  # until all results are written
             if run is None:
-                return _follow(trainer)
+                return _train_follower(trainer)
             print(f"run folder: {run.path}", flush=True)
-            return _lead(trainer, run, start.profile, fresh=found is None)
+            return _train_leader(trainer, run, start.profile, fresh=resumed is None)
     finally:
         if run is not None:
             run.release()
 
 
-def _initial_weights(trainer: RunTrainer, init_from: str | None) -> dict[str, Any] | None:
-    """Start with the weights of a trained team, if one is named; return a record of it."""
+def _load_initial_weights(trainer: RunTrainer, init_from: str | None) -> dict[str, Any] | None:
+    """Load the weights of a trained team if `init_from` names a team; return a record of them."""
     if init_from is None:
         return None
     assert isinstance(trainer, Trainer)
     with found_at("--init-from"):
         checkpoint = load_team(init_from)
     record, line = trainer.start_from(checkpoint)
-    _say(trainer.ranks, line)
+    _print_on_leader(trainer.ranks, line)
     return record
 
 
-def _follow(trainer: RunTrainer) -> int:
-    """Train on a rank that does not lead; the leader reports how the run ends."""
+def _train_follower(trainer: RunTrainer) -> int:
+    """Train on a rank other than 0; rank 0 reports how the run ends."""
     try:
         trainer.train(None)
     except NumericalError:
@@ -148,8 +149,8 @@ def _follow(trainer: RunTrainer) -> int:
     return 0 if trainer.is_over() else INTERRUPTED
 
 
-def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
-    """Train; report how the run ends on the screen, in its folder and as exit code."""
+def _train_leader(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
+    """Train on rank 0; report the end of the run on the screen, in the folder, as exit code."""
     code, state, text, known = INTERRUPTED, "interrupted", "interrupted at once", {}
     try:
         summary = trainer.train(run, profile)
@@ -162,7 +163,7 @@ def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int
         if lost:
             warn(_LOST_LINE)
         if fresh and trainer.steps == 0:
-            run.discard()  # the name stays free
+            run.discard()  # so that the run name is free again
         else:
             reason = _LOST if lost else f"{type(error).__name__}: {error}"[:1000]
             run.write_status("failed", error=reason)
@@ -175,18 +176,18 @@ def _lead(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int
         known = {name: results[name] for name in ("episodes", "last", "best") if name in results}
         known["training_step"], text = trainer.steps, "interrupted"
         if results["finished"]:
-            run.write_status("finished", **known)  # also where a signal came in the last step
+            run.write_status("finished", **known)  # also if a signal arrived in the last step
             print(f"done: {run.summary_file}")
             return 0
     if fresh and trainer.steps == 0:
         run.discard()
-        warn(f"{text}; nothing was learned yet")
+        warn(f"{text} before the first step; the run folder was deleted")
     else:
         run.write_status(state, **known)
-        warn(f"{text}; its state is in {run.path}; continue with --resume")
+        warn(f"{text}; the state of the run is in {run.path}; continue with --resume")
     return code
 
 
-def _say(ranks: Ranks, text: str) -> None:
+def _print_on_leader(ranks: Ranks, text: str) -> None:
     if ranks.leads:
         print(text, flush=True)

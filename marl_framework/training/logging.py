@@ -1,4 +1,4 @@
-"""Logs metrics of a training run; they stay tensors until they are due."""
+"""Log metrics of a training run; tensors stay on the device until the metrics are written."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ METRICS: dict[str, tuple[str, str]] = {
     # Name in the code: tag in TensorBoard, meaning.
     "return": ("return/episode", "sum of the team's rewards over an episode, mean over missions"),
     "absolute_return": ("return/absolute", "sum of the information gained, scaled and shifted"),
-    "relative_return": ("return/relative", "sum of the relative gains in the region, not scaled"),
+    "relative_return": ("return/relative", "sum of the relative gains in the ROI, not scaled"),
     "reward": ("return/reward", "reward of a step, mean over steps and missions"),
-    "reward_std": ("return/reward_std", "its standard deviation"),
+    "reward_std": ("return/reward_std", "standard deviation of the reward of a step"),
     "critic_loss": ("loss/critic", "mean squared error to the TD(λ) target; PPO clips it"),
     "actor_loss": ("loss/actor", "policy-gradient loss, entropy bonus included"),
     "critic_gradient_norm": ("loss/critic_gradient_norm", "norm before clipping"),
     "actor_gradient_norm": ("loss/actor_gradient_norm", "norm before clipping"),
     "td_target": ("critic/td_target", "TD(λ) target, mean over the batch"),
-    "td_target_std": ("critic/td_target_std", "its standard deviation"),
+    "td_target_std": ("critic/td_target_std", "standard deviation of the TD(λ) target"),
     "td_error": ("critic/td_error", "mean of |target − Q(s, a)|, or V(s)"),
-    "q_taken": ("critic/q_taken", "Q(s, a) of the actions taken, or V(s), mean"),
+    "q_taken": ("critic/q_taken", "mean of Q(s, a) of the actions taken, or of V(s)"),
     "explained_variance": ("critic/explained_variance", "1 − Var(target − Q) / Var(target)"),
-    "advantage": ("policy/advantage", "advantage of the actions taken, mean"),
-    "advantage_std": ("policy/advantage_std", "its standard deviation"),
+    "advantage": ("policy/advantage", "mean advantage of the actions taken"),
+    "advantage_std": ("policy/advantage_std", "standard deviation of the advantage"),
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
-    "largest_probability": ("policy/largest_probability", "of each state's policy, mean"),
-    "kl": ("policy/kl", "KL(policy that flew ‖ policy) before each update of the last pass [nat]"),
-    "teacher_kl": ("policy/teacher_kl", "KL(teacher ‖ policy), at the same moments [nat]"),
+    "largest_probability": ("policy/largest_probability", "mean of max π(a | s) over the batch"),
+    "kl": ("policy/kl", "KL(acting policy ‖ policy) before each update of the last pass [nat]"),
+    "teacher_kl": ("policy/teacher_kl", "KL(teacher ‖ policy), before the same updates [nat]"),
     "kl_halted": ("policy/kl_halted", "share of the actor's updates that kl_limit prevented"),
     "learning_rate_factor": ("loss/learning_rate_factor", "factor of configured learning rates"),
     "epsilon": ("policy/epsilon", "floor ε of the exploring policy"),
@@ -59,42 +59,43 @@ METRICS: dict[str, tuple[str, str]] = {
     "gpu_utilization": ("hardware/gpu_utilization", "share of the time with a kernel running"),
     "gpu_power": ("hardware/gpu_power", "power that the GPU draws [W]"),
     "gpu_sm_activity": ("hardware/gpu_sm_activity", "share of the multiprocessors at work"),
-    "gpu_sm_occupancy": ("hardware/gpu_sm_occupancy", "share of their warps in use"),
+    "gpu_sm_occupancy": ("hardware/gpu_sm_occupancy", "share of the multiprocessors' warps in use"),
     "gpu_memory_bandwidth": ("hardware/gpu_memory_bandwidth", "share of the bandwidth in use"),
-    "host_cpu": ("hardware/host_cpu", "cores that this process keeps busy"),
+    "host_cpu": ("hardware/host_cpu", "number of cores that this process keeps busy"),
     "host_memory": ("hardware/host_memory", "memory of this process [GiB]"),
-    "host_disk_free": ("hardware/host_disk_free", "space left on the disk of the run [GiB]"),
+    "host_disk_free": ("hardware/host_disk_free", "free space on the disk of the run [GiB]"),
 }
 """All metrics of built-in parts: name → (tag, meaning). Also `share_<stage>`, tag
 `time/share_<stage>`. Metrics of a custom algorithm have the tag `algorithm/<name>`."""
 TENSORBOARD, WANDB = "TensorBoard", "Weights & Biases"
-_FLUSH_SECONDS = 10  # a killed run loses no more than this
+_FLUSH_SECONDS = 10  # a killed run loses at most these seconds of the log
 Writer = SummaryWriter | WandbWriter
 
 
 def metric_tag(name: str) -> str:
-    """Return the TensorBoard tag of a metric; `algorithm/NAME` of one that is not in `METRICS`."""
+    """Return the TensorBoard tag of a metric; `algorithm/NAME` if not in `METRICS`."""
     if name in METRICS:
         return METRICS[name][0]
     return f"time/{name}" if name.startswith("share_") else f"algorithm/{name}"
 
 
 class TrainingLogger:
-    """Writes metrics of training steps to TensorBoard and elsewhere.
+    """Writes metrics of training steps to TensorBoard and other writers.
 
-    `log` takes tensors and leaves them on their device; when a step is due, one transfer reads
-    all of them. `write` takes numbers and writes at once.
+    `log` collects tensors on their device; when a write is due, one transfer reads all tensors.
+    `write` takes numbers and writes at once.
 
     Args:
-        folder: folder of TensorBoard's event files; None for none.
-        scalar_interval: training steps between two writes of scalars, each a mean over them.
-        histogram_interval: the same for counts, each a sum; 0 = never.
-        bin_values: rising values of the bins of counts, such as
-            `{"altitudes": config.geometry.altitudes}`; else bins count from 0.
+        folder: folder of TensorBoard's event files; None to write no event files.
+        scalar_interval: training steps between two writes of scalars, which are means over these
+            steps.
+        histogram_interval: training steps between two writes of counts, which are sums; 0: never.
+        bin_values: ascending bin values by name of the counts, such as
+            `{"altitudes": config.geometry.altitudes}`; without values, bins are numbered from 0.
         resumed_at: training step of the resumed checkpoint; entries of later steps are hidden.
-        report: shows a line to the user, where the log cannot be written.
+        report: function that prints a line if the log cannot be written.
         more: other writers by name.
-        tag: returns the tag of a metric.
+        tag: function that returns the tag of a metric.
     """
 
     def __init__(
@@ -135,15 +136,15 @@ class TrainingLogger:
         metrics: Mapping[str, Tensor | float],
         counts: Mapping[str, Tensor] | None = None,
     ) -> dict[str, float]:
-        """Take the metrics of a training step; write when the step is due.
+        """Collect the metrics of a training step; write all metrics when due.
 
         Args:
-            step: training step, from 1; some may be left out.
-            metrics: scalars by name; tensors share one device.
-            counts: number of times that each bin occurred, by name, [B], on that device.
+            step: training step, from 1; steps may be skipped.
+            metrics: scalars by name; all tensors on the same device.
+            counts: occurrences of each bin by name, [B], on the same device.
 
         Returns:
-            The scalars written, by name; empty when none were due.
+            Written scalars by name; empty if no write was due.
         """
         before, self._step = self._step, step
         self._collect(metrics)
@@ -161,24 +162,24 @@ class TrainingLogger:
             for name, value in values.items():
                 writer.add_scalar(self._tag(name), float(value), step)
 
-        self._each(add)
+        self._call_writers(add)
 
     def figure(self, step: int, name: str, path: Path | str) -> None:
-        """Show a picture file under `figures/<name>`."""
+        """Log an image file with the tag `figures/<name>`."""
         pixels = imread(path)
         if pixels.dtype != np.uint8:
             pixels = (pixels * 255).round().astype(np.uint8)
         layout = "HW" if pixels.ndim == 2 else "HWC"
-        self._each(
+        self._call_writers(
             lambda writer: writer.add_image(f"figures/{name}", pixels, step, dataformats=layout)
         )
 
     def flush(self) -> dict[str, float]:
-        """Write all pending metrics; return the scalars as `log` does."""
+        """Write all pending metrics; return the written scalars, as `log` does."""
         return self._write_due(True, bool(self.histogram_interval))
 
     def forget(self) -> None:
-        """Drop pending metrics; a resumed training writes their interval whole."""
+        """Drop pending metrics, which a resumed training writes later from the checkpoint."""
         self._numbers, self._vectors, self._counts = [], [], {}
 
     def close(self) -> None:
@@ -186,7 +187,7 @@ class TrainingLogger:
         try:
             self.flush()
         finally:
-            self._each(lambda writer: writer.close())
+            self._call_writers(lambda writer: writer.close())
             threading.excepthook = self._hook
 
     def state_dict(self) -> dict[str, Any]:
@@ -199,9 +200,9 @@ class TrainingLogger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device | str) -> None:
-        """Load what `state_dict` returned; tensors move to the device.
+        """Load what `state_dict` returned; move tensors to the device.
 
-        Counts over other bins, such as those of altitudes that were changed since, are dropped.
+        Counts with another number of bins, such as after a change of the altitudes, are dropped.
         """
         self._numbers = [dict(row) for row in state["numbers"]]
         self._vectors = [(tuple(names), vector.to(device)) for names, vector in state["vectors"]]
@@ -213,33 +214,33 @@ class TrainingLogger:
         self._step = int(state["step"])
 
     def _on_thread_failure(self, failure: threading.ExceptHookArgs) -> None:
-        """Ignore a failed write in TensorBoard's thread; `_guarded` sees it too."""
-        writer = type(failure.thread).__module__.startswith("tensorboard.")
-        if not (writer and isinstance(failure.exc_value, OSError)):
+        """Ignore a failed write in TensorBoard's thread, which `_guarded` reports."""
+        by_tensorboard = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (by_tensorboard and isinstance(failure.exc_value, OSError)):
             self._hook(failure)
 
-    def _each(self, write: Callable[[Writer], None]) -> None:
+    def _call_writers(self, write: Callable[[Writer], None]) -> None:
         for name, writer in list(self._writers.items()):
             with self._guarded(name):
                 write(writer)
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Drop a writer, with a warning, if it fails; the training goes on."""
+        """Drop a writer that fails, with a warning; the training continues."""
         try:
             yield
         except OSError as error:
             self._writers.pop(name, None)
             self._report(
                 f"warning: {name}'s log cannot be written: {error.strerror or error}; "
-                "training goes on without it"
+                "the training continues without this log"
             )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:  # the device may be what failed, so nothing is read from it
+        if error is not None:  # the device may have failed, so read nothing from it
             self.forget()
         self.close()
 
@@ -255,7 +256,7 @@ class TrainingLogger:
                 raise ValueError(f"metric {name!r} has shape {tuple(value.shape)}, not a scalar")
         self._numbers.append(numbers)
         if tensors:
-            # A copy: the caller may reuse its buffers before they are read.
+            # Copy the tensors, because the caller may reuse these buffers before the write.
             stacked = torch.stack([tensor.to(torch.float64) for tensor in tensors.values()])
             self._vectors.append((tuple(tensors), stacked))
 
@@ -265,8 +266,8 @@ class TrainingLogger:
                 raise ValueError(
                     f"counts {name!r} have shape {tuple(count.shape)}, not one per bin"
                 )
-            before = self._counts.setdefault(name, torch.zeros_like(count, dtype=torch.float64))
-            before += count.detach()
+            total = self._counts.setdefault(name, torch.zeros_like(count, dtype=torch.float64))
+            total += count.detach()
 
     def _write_due(self, scalars: bool, histograms: bool) -> dict[str, float]:
         vectors = self._vectors if scalars else []
@@ -276,9 +277,9 @@ class TrainingLogger:
         read = (list(islice(values, len(tensor))) for tensor in tensors)
         means: dict[str, float] = {}
         if scalars:
-            found = [dict(zip(names, next(read), strict=True)) for names, _ in vectors]
+            rows = [dict(zip(names, next(read), strict=True)) for names, _ in vectors]
             columns: defaultdict[str, list[float]] = defaultdict(list)
-            for name, value in chain.from_iterable(r.items() for r in [*self._numbers, *found]):
+            for name, value in chain.from_iterable(r.items() for r in [*self._numbers, *rows]):
                 columns[name].append(value)
             means = {name: sum(column) / len(column) for name, column in columns.items()}
             self._numbers, self._vectors = [], []
@@ -297,7 +298,7 @@ class TrainingLogger:
         between = [(low + high) / 2 for low, high in pairwise(values)]
         first = values[0] - (between[0] - values[0] if between else 0.5)
         last = values[-1] + (values[-1] - between[-1] if between else 0.5)
-        self._each(
+        self._call_writers(
             lambda writer: writer.add_histogram_raw(
                 self._tag(name),
                 min=first,
@@ -319,17 +320,17 @@ def make_logger(
     report: Callable[[str], None],
     tag: Callable[[str], str] = metric_tag,
 ) -> TrainingLogger:
-    """Return a logger with the writers and intervals of a configuration.
+    """Build a logger with the writers and intervals of a configuration.
 
     Args:
         config: configuration of the training.
-        run: run folder; without one nothing is written.
+        run: run folder; None to write nothing.
         first_step: number of training steps made before.
-        report: shows a line to the user.
-        tag: returns the tag of a metric.
+        report: function that prints a line.
+        tag: function that returns the tag of a metric.
 
     Raises:
-        ConfigError: a writer cannot be used.
+        ConfigError: a writer is not installed or cannot start.
     """
     log, folder, more = config.logging, None, {}
     if run is not None and "tensorboard" in log.writers:

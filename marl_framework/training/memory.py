@@ -1,4 +1,4 @@
-"""Estimates the memory of a training and advises which keys to lower."""
+"""Estimate the memory of a training and advise which keys to lower."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from marl_framework.mission.environment import MissionEnvironment
 
 GIB = 2**30
 _FLOAT = 4
-_BITS = 2  # bytes of a cell in view for random bits of the sensor, unless a kernel draws them
+_BITS = 2  # bytes per cell in view for the sensor's random bits, unless a kernel draws them
 # Temporary bytes:
-_READING = 53  # of a cell in view in plain operators: index, beliefs, uncertainties
-_BUILDING = 4  # of a cell of a map while ground truths are made
-_CLOSING = 3  # of a move while zones and obstacles close some
-_MEASURING = 20  # of a cell of a map in the metrics of a validation
-_PREDICTING = 20  # of a cell of a belief that a predictor sees
+_READING = 53  # per cell in view, with plain operators: index, beliefs, uncertainties
+_BUILDING = 4  # per map cell, while ground truths are drawn
+_CLOSING = 3  # per move, while moves into zones and obstacles are masked
+_MEASURING = 20  # per map cell, for the metrics of a validation
+_PREDICTING = 20  # per belief cell that a predictor sees
 _IN_TURN = ("windows", "activations", "validation")
-_SHARE = 0.8  # of the free memory; the rest is for what the estimate does not count
+_SHARE = 0.8  # usable share of the free memory; the rest is for what the estimate omits
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc failed")
 
 
 def memory_estimate(
     config: Config, ranks: int = 1, device: torch.device | None = None
 ) -> dict[str, int]:
-    """Return the bytes needed on one of `ranks` devices, by purpose; not all at once, see `peak`.
+    """Estimate the bytes needed on each rank's device, by purpose; for their maximum see `peak`.
 
-    `missions` flown at once, `windows` that they are updated in, `tables` of the camera,
-    `transitions` between updates, `activations` of one batch, `weights` with gradients and
-    moments, `validation` missions. Not counted: workspaces of kernels, gaps of the allocator,
-    outputs of networks with other inputs than actor and critic, custom parts that need values.
+    Purposes: `missions` flown at once; temporary `windows` of their updates; `tables` of the
+    camera; `transitions` between updates; `activations` of one batch; `weights` with gradients and
+    moments; `validation` missions. Not counted: workspaces of kernels, fragmentation, networks
+    with inputs other than those of actor and critic, and custom parts that fail on meta tensors.
 
     Args:
         config: configuration of the training.
         ranks: number of ranks that share the missions.
-        device: device of the training; None for one without compiled loops or kernels, which
-            needs the most.
+        device: device of the training; None for a device without compiled loops or kernels,
+            which needs the most.
     """
     sizes, learning = config.network_sizes, config.learning
-    weights, layers, precision = _networks(config, device)
+    weights, layers, precision = _count_networks(config, device)
     hidden = max(map(sum, layers))
     widest = 2 * max(max(layer, default=0) for layer in layers)  # before and after a ReLU
     transition = sizes.critic_channels * sizes.shape[0] * sizes.shape[1] * precision.itemsize
     collected = config.schedule.places_per_step // ranks
     interval = min(learning.update_interval, learning.training_steps)
     batch = -(-collected // learning.batch_number)
-    part = min(learning.micro_batch or batch, batch)
-    learned = batch * transition + part * (transition + hidden * _FLOAT * 3 // 2)
+    micro_batch = min(learning.micro_batch or batch, batch)
+    learned = batch * transition + micro_batch * (transition + hidden * _FLOAT * 3 // 2)
 
     flown = config.environment.num_envs // ranks
     environment = MissionEnvironment(config, flown, "meta")
@@ -86,7 +86,7 @@ def memory_estimate(
         "windows": max(flown * scratch, _PREDICTING * predicting),
         "tables": sum(2 * _FLOAT * cover.numel() * k for cover, k in tables),
         "transitions": collected * interval * transition,
-        # Learning keeps the outputs of layers for the backward pass, and their gradients.
+        # Learning stores the layers' outputs for the backward pass, and their gradients.
         "activations": max(learned, at_once * (transition + widest * _FLOAT)),
         "weights": weights * _FLOAT,
         "validation": validated * (missions // flown + max(scratch, _MEASURING * cells)),
@@ -94,20 +94,20 @@ def memory_estimate(
 
 
 def peak(parts: Mapping[str, int]) -> int:
-    """Return the most bytes that are needed at once, from `memory_estimate`.
+    """Return the largest number of bytes needed at once, given `memory_estimate`.
 
-    Missions are flown, learned from and validated in turn.
+    Rollout, update and validation take place one after the other.
     """
     always = sum(size for name, size in parts.items() if name not in _IN_TURN)
     return always + max(parts.get(name, 0) for name in _IN_TURN)
 
 
-def _networks(
+def _count_networks(
     config: Config, device: torch.device | None
 ) -> tuple[int, list[list[int]], torch.dtype]:
-    """Return numbers held for weights, outputs of each network's layers, and their precision."""
+    """Return the numbers stored for weights, output sizes of each network's layers, precision."""
     for kind in (config.networks.actor.type, config.networks.critic.type):
-        with suppress(Exception):  # tensors that a custom module makes on import have values
+        with suppress(Exception):  # import custom modules before "meta" is the default device
             import_module(kind.rpartition(".")[0])
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
@@ -116,7 +116,7 @@ def _networks(
             parameters = [p for module in modules.values() for p in module.parameters()]
         except ConfigError:
             raise
-        except Exception:  # a custom part may need values, and raise anything
+        except Exception:  # a custom part may fail on meta tensors
             return 0, [[]], torch.float32
         layers = [layer_outputs(m, name, config.network_sizes) for name, m in modules.items()]
     precision = algorithm.precision
@@ -128,31 +128,31 @@ def _networks(
 
 
 def layer_outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int]:
-    """Return the numbers in the output of each layer for one transition; [] for other inputs.
+    """Return the output size of each layer for one transition; [] if the inputs do not fit.
 
     Args:
         module: network on the meta device.
-        name: name of the network; `actor` sees the actor's channels, others the critic's.
+        name: name of the network; `actor` gets the actor's channels, others the critic's.
         sizes: sizes of the inputs.
     """
     channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
-    counted: list[int] = []
+    outputs: list[int] = []
 
-    def count(_: nn.Module, __: object, out: object) -> None:
-        parts = out if isinstance(out, tuple) else (out,)  # recurrent layers add their state
-        counted.append(sum(part.numel() for part in parts if isinstance(part, Tensor)))
+    def count_output(_: nn.Module, __: object, out: object) -> None:
+        tensors = out if isinstance(out, tuple) else (out,)  # recurrent layers return a state, too
+        outputs.append(sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor)))
 
     layers = [layer for layer in module.modules() if not any(layer.children())]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
+    hooks = [layer.register_forward_hook(count_output) for layer in layers]
     try:
         with torch.no_grad():
             module(torch.empty(1, channels, *sizes.shape))
-    except Exception:  # a custom network may take anything, and raise anything
+    except Exception:  # a custom network may take other inputs and raise any error
         return []
     finally:
         for hook in hooks:
             hook.remove()
-    return counted
+    return outputs
 
 
 def device_memory(
@@ -160,7 +160,7 @@ def device_memory(
     meminfo: Path = Path("/proc/meminfo"),
     limit: Path = Path("/sys/fs/cgroup/memory.max"),
 ) -> tuple[int, int]:
-    """Return (free, total) bytes of a device; of the CPU within the limits of a container."""
+    """Return the (free, total) bytes of a device; on a CPU within the limits of a container."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return int(free), int(total)
@@ -175,16 +175,16 @@ def device_memory(
 
 
 def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
-    """Check that tensors that are certainly needed fit into the device's memory.
+    """Check that the tensors needed in any case fit into the device's memory.
 
-    Ranks share a CPU's memory, but have a GPU each.
+    Each rank has a GPU of its own, but all ranks share the memory of a CPU.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the tensors do not fit.
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)
-    del parts["activations"]  # not certain
+    del parts["activations"]  # a rough estimate
     _, total = device_memory(device)
     if peak(parts) > total:
         raise ConfigError(
@@ -194,12 +194,12 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
 
 
 def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: int = 1) -> str:
-    """Return which keys to lower, most useful first, with values that should fit.
+    """Return the keys to lower, most useful first, with values that should fit.
 
     Args:
         config: configuration that does not fit.
         parts: bytes needed by purpose, from `memory_estimate`.
-        free: bytes that are free for each rank.
+        free: free bytes for each rank.
         ranks: number of ranks that share the missions.
     """
     share = min(_SHARE * free / peak(parts), 0.5)
@@ -233,7 +233,7 @@ def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: in
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means that memory ran out, on any device."""
+    """Return whether an exception reports that the memory of any device is exhausted."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)

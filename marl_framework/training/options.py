@@ -1,4 +1,4 @@
-"""Options of the commands that train. Loads no PyTorch."""
+"""Command-line options of the commands that train; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ SHORT_FORMS = {
     "c_lr": "learning.critic.learning_rate",
     "device": "compute.device",
 }
-"""Options that override one key; `-` may replace `_`."""
+"""Options that override a key, such as `--batch_size` or `--batch-size`, with these keys."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a run."""
+    """Options for starting a run."""
 
     run_name: str | None = None
-    """Folder below `logging.directory`; None for a name of title and time."""
+    """Name of the folder in `logging.directory`; None to build a name from title and time."""
     check: bool = False
-    """Whether to stop before the run begins."""
+    """Whether to only check the configuration."""
     profile: int = 0
-    """Number of training steps to record."""
+    """Number of training steps to profile."""
     resume: bool = False
-    """Whether to continue the run of this name, if there is one."""
+    """Whether to continue the run with this name, if the run exists."""
     allow_changed: Sequence[str] | None = ()
     """Keys that may differ from the resumed run; None if the command has no such option."""
     archive_earlier: bool = False
-    """Whether a new run moves an earlier one of its name to the history."""
+    """Whether a new run first moves an existing run with the same name to the archive."""
     init_from: str | None = None
-    """Run folder or checkpoint of a team whose weights a new run starts with."""
+    """Run folder or checkpoint of a team, for the initial weights of a new run."""
 
 
 # Options ------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) 
 
     Args:
         parser: parser of the command.
-        config: the params file without `--config`.
+        config: default params file.
     """
     default = config or "$CONFIG_FILE_PATH, else the mission of --checkpoint, else params.yaml"
     text = f"params file: a path, or a name in params/ (default: {default})"
@@ -62,15 +62,15 @@ def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) 
     text = "folder of this run in logging.directory (default: title and time)"
     _add(parser, "run-name", "NAME", text)
     _flag(parser, "check", "check the configuration and exit")
-    _flag(parser, "resume", "continue the run of this name; start it if there is none")
-    # Values for commands without these options.
+    _flag(parser, "resume", "continue the run with this name; start a new run if there is none")
+    # Defaults, for commands without these options.
     parser.set_defaults(
         print_config=False, profile=0, allow_changed=None, archive_earlier=False, init_from=None
     )
 
 
 def add_short_forms(parser: argparse.ArgumentParser, names: Iterable[str] = SHORT_FORMS) -> None:
-    """Add options of `SHORT_FORMS`; their values are overrides."""
+    """Add options of `SHORT_FORMS`, which append to the overrides."""
     for name in names:
         key = SHORT_FORMS[name]
         parser.add_argument(
@@ -89,15 +89,15 @@ def add_print_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_series_options(parser: argparse.ArgumentParser, option: str) -> None:
-    """Add the options of several runs; `option` asks for several runs."""
+    """Add the options for several runs; `option` is the option that requests them."""
     group = parser.add_argument_group("several runs")
-    text = f"with {option}: train N runs at once, each in a process with its share of the cores "
+    text = f"with {option}: train N runs at once, each in a process with a share of the cores "
     _add(group, "jobs", "N", f"{text}(default: 1)", type=int)
     group.add_argument(
         "--launcher",
         choices=("local", "slurm"),
-        help=f"with {option}: where runs are trained; slurm submits a job for each, which is "
-        "requeued and resumed when it is pre-empted (default: local)",
+        help=f"with {option}: where to train the runs; slurm submits a job for each run, which is "
+        "requeued and resumed after pre-emption (default: local)",
     )
     text = "with --launcher slurm: options of sbatch, such as partition=gpu,time=60 [minutes]"
     _add(group, "slurm", "NAME=VALUE,…", text)
@@ -113,16 +113,16 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training")
     text = "with --resume: accept a new value of this key; repeatable"
     _add(training, "allow-changed", "KEY", text, **several)
-    text = "first move an earlier run of this name to training_history/; ignored when resuming"
+    text = "first move an existing run with this name to training_history/; ignored when resuming"
     _flag(training, "archive-earlier", text)
     text = "start with the weights of a trained team: a run folder, a checkpoint file or "
     _add(training, "init-from", "RUN_OR_FILE", f"{text}pretrained:student; ignored when resuming")
     text = "profile N training steps with torch.profiler; write profile.json"
     _add(training, "profile", "N", text, type=int)
-    text = "train several runs, NAME-N with environment.seed=N each, and sum them up in "
-    text += "NAME-seeds.json; with --resume continue where they stopped"
+    text = "train one run per seed, NAME-N with environment.seed=N, and summarise the runs in "
+    text += "NAME-seeds.json; with --resume continue the runs"
     _add(training, "seeds", "N,…", text)
-    text = "with --seeds: train them with each of these values, NAME-V-N; repeatable, then with "
+    text = "with --seeds: train runs NAME-V-N with each of these values of a key; repeat for "
     _add(training, "vary", "SECTION.KEY=V,…", f"{text}all combinations", **several)
     add_series_options(parser, "--seeds")
     _flag(parser, "together", argparse.SUPPRESS)  # removed
@@ -130,9 +130,9 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     deployment = parser.add_argument_group("deployment")
     text = "the trained team: a checkpoint file, a run folder or pretrained:student"
     _add(deployment, "checkpoint", "RUN_OR_FILE", text)
-    text = "number of missions, each over its own window of the map (default: 1)"
+    text = "number of missions, each over a separate window of the map (default: 1)"
     _add(deployment, "missions", "N", text, type=int)
-    _flag(deployment, "html", "also write mission.html, a page of each mission")
+    _flag(deployment, "html", "also write mission.html, an interactive page of each mission")
 
 
 def _add(
@@ -149,10 +149,10 @@ def _flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
-    """Refuse options that are given.
+    """Refuse options on the command line.
 
     Raises:
-        ConfigError: the first one, followed by the reason.
+        ConfigError: an option is given; the message is the first such option and the reason.
     """
     for name in names:
         if value := getattr(options, name):
@@ -161,10 +161,10 @@ def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> No
 
 
 def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
-    """Check that each option that is given comes with the one that it requires.
+    """Check that each given option (key) comes with the option that it requires (value).
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: a required option is missing.
     """
     for name, other in required.items():
         if not getattr(options, other):
@@ -172,20 +172,20 @@ def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
 
 
 def require_number(name: str, number: int | None, least: int) -> None:
-    """Check the number of an option.
+    """Check that the number of an option is at least `least`.
 
     Raises:
-        ConfigError: it is too low.
+        ConfigError: the number is too low.
     """
     if number is not None and number < least:
         raise ConfigError(f"--{name} {number}: must be {least} or more")
 
 
 def read_start(options: argparse.Namespace) -> Start:
-    """Return the start of a run.
+    """Read and check the options for starting a run.
 
     Raises:
-        ConfigError: a name is not allowed or missing, or there is no such checkpoint.
+        ConfigError: a name is invalid or missing, or there is no such checkpoint.
     """
     if options.run_name is not None:
         check_run_name(options.run_name)
@@ -207,10 +207,10 @@ def read_start(options: argparse.Namespace) -> Start:
 
 
 def load_options(options: argparse.Namespace) -> Config:
-    """Return the configuration of `--config` and the overrides.
+    """Load the configuration of `--config` with the overrides.
 
     Raises:
-        ConfigError: it is invalid.
+        ConfigError: the configuration is invalid.
     """
     return load_config(resolve_config_path(options.config), options.overrides)
 

@@ -1,4 +1,4 @@
-"""Where a training run's results go: console, logs, checkpoints, figures."""
+"""Outputs of a training run: console, logs, checkpoints and figures."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from marl_framework.training.profiling import profile_steps
 class Outputs(ExitStack):
     """All outputs of one training, as a context manager.
 
-    Ranks that do not lead write nothing, but run the same loop and make the same collective calls.
+    Ranks other than 0 write nothing, but run the same loop and make the same collective calls.
 
     Args:
         config: configuration of the training.
         device: device of the training.
-        run: run folder; None on a rank that does not lead.
+        run: run folder; None on ranks other than 0.
         first_step: number of training steps made before.
         profile: number of training steps to record with torch.profiler.
 
     Attributes:
-        logger: takes the metrics.
-        say: shows a line.
-        end_step: tells the profiler that a training step has ended.
+        logger: logger of the metrics.
+        say: function that prints a line.
+        end_step: function to call after each training step, for the profiler.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Outputs(ExitStack):
 
     @property
     def hardware(self) -> dict[str, Any]:
-        """Figures of the machine, mean and maximum each."""
+        """Mean and maximum of each hardware metric."""
         return self._hardware.summary() if self._hardware else {}
 
     def report(self, step: int, known: Mapping[str, float], fresh: bool, timer: StageTimer) -> None:
-        """Show how far the training is; with fresh metrics also where the time went.
+        """Show the progress; with fresh metrics also the time shares of the stages.
 
         Args:
             step: number of training steps made.
-            known: metrics last written.
-            fresh: whether some were written just now; the timer then starts a new interval.
-            timer: times of the stages.
+            known: latest metrics.
+            fresh: whether metrics were written in this step; the timer then starts an interval.
+            timer: timer of the stages.
         """
         if self._progress is None or self._hardware is None:
             if fresh:
@@ -94,14 +94,14 @@ class Outputs(ExitStack):
         timer.reset()
 
     def is_checkpoint_due(self, step: int, before: int) -> bool:
-        """Return whether this rank wants a checkpoint after the steps in (before, step]."""
+        """Return whether this rank requests a checkpoint after the steps in (before, step]."""
         if self._store is None:
             return False
         by_step = passes(self._log.checkpoint_interval, before, step)
         return by_step or self._store.minutes() >= (self._log.checkpoint_minutes or float("inf"))
 
     def save(self, step: int, state: Mapping[str, Any], **known: Any) -> bool:
-        """Write the newest checkpoint and the run's status; return whether that worked."""
+        """Write the newest checkpoint and the run's status; return whether the write succeeded."""
         if self._run is None or self._store is None:
             return True
         if not self._store.save(step, state):
@@ -115,7 +115,7 @@ class Outputs(ExitStack):
             self._store.save_best(state)
 
     def draw(self, step: int, fly: Callable[[], FlightRecord]) -> None:
-        """Draw a mission into the run folder and the logs; `fly` is called on the leader alone."""
+        """Draw a mission for the run folder and the logs; only rank 0 calls `fly`."""
         if self._run is None:
             return
         path = self._run.figures / "mission.png"

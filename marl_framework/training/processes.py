@@ -1,4 +1,4 @@
-"""Runs several trainings, each as a command in a process of its own."""
+"""Run several trainings, each in a separate process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, warn
 from marl_framework.training.signals import URGENT, handled
 
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""Environment variables that PyTorch and numba read when they are loaded."""
+"""Environment variables that PyTorch and numba read on import."""
 _POLL = 0.1
-"""Time between looks at the processes [s]."""
+"""Time between checks of the processes [s]."""
 
 
 def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, int]:
-    """Run all commands, `jobs` at the same time; one that fails does not stop the others.
+    """Run all commands, `jobs` at the same time; a failure does not stop the other commands.
 
-    Each process gets its share of the cores. With `jobs` above 1 only errors and warnings are
-    shown; each run has its `train.log`. A signal ends all runs after their current steps and starts
-    no other; a second SIGINT or SIGTERM ends them at once.
+    Each process gets an equal share of the cores. With `jobs` above 1 only errors and warnings are
+    shown; read `train.log` of each run. After a signal no new run starts, and running ones end
+    after their current step; a second SIGINT or SIGTERM ends all runs at once.
 
     Returns:
-        The exit code of each run by its name; `INTERRUPTED` for runs that did not begin.
+        Exit codes by run name; `INTERRUPTED` for runs that did not start.
     """
     waiting = dict(commands)
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -52,14 +52,14 @@ def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, 
                     running[name] = process = subprocess.Popen(
                         waiting.pop(name), stdout=output, env=environment, start_new_session=True
                     )
-                    if received:  # while the process started
+                    if received:  # a signal arrived while the process started
                         _interrupt(process, received)
-                time.sleep(_POLL)  # a signal taken by another thread would not end a wait
+                time.sleep(_POLL)  # poll: a signal to another thread does not interrupt a wait
                 for name, process in list(running.items()):
                     if (status := process.poll()) is not None:
                         del running[name]
                         codes[name] = _exit_code(name, status)
-        finally:  # after an error of this command
+        finally:  # after an error in this process
             for process in running.values():
                 process.terminate()
             for process in running.values():
@@ -68,29 +68,29 @@ def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, 
 
 
 def thread_variables(jobs: int) -> dict[str, str]:
-    """Return environment variables that give each of several processes its share of the cores.
+    """Return environment variables that divide the cores equally among `jobs` processes.
 
-    A number of threads that the user has set is kept.
+    Numbers of threads that the user has set remain unchanged.
     """
     from marl_framework.device import usable_cores  # loads PyTorch
 
     threads = str(max(1, usable_cores() // jobs))
-    given = _THREADS[0] in os.environ  # numba uses no more threads than PyTorch
-    return {} if given else {name: os.environ.get(name, threads) for name in _THREADS}
+    is_set = _THREADS[0] in os.environ  # numba uses no more threads than PyTorch
+    return {} if is_set else {name: os.environ.get(name, threads) for name in _THREADS}
 
 
 def _interrupt(process: subprocess.Popen[bytes], received: Sequence[int]) -> None:
-    """End a run after its step, or at once after two urgent signals; SIGUSR1 may come often."""
+    """End a run after the current step, or at once after two urgent signals."""
     urgent = [number for number in received if number in URGENT]
     for number in (signal.SIGUSR1,) if len(urgent) < 2 else URGENT:
         process.send_signal(number)
 
 
 def _exit_code(name: str, status: int) -> int:
-    if -status in (signal.SIGUSR1, *URGENT):  # interrupted before it could handle signals
+    if -status in (signal.SIGUSR1, *URGENT):  # interrupted before the handlers were installed
         return INTERRUPTED
     if status < 0:
-        warn(f"error: {name}: its process was killed by signal {-status}")
+        warn(f"error: {name}: the process was killed by signal {-status}")
         return FAILED
     code = status if status in (0, BAD_INPUT, INTERRUPTED) else FAILED
     if code == FAILED:

@@ -1,4 +1,4 @@
-"""Profiles a few training steps."""
+"""Profile a few training steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ROWS = 10
 
 @contextmanager
 def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
-    """Record n training steps with PyTorch's profiler; call the result after each step.
+    """Record n training steps with PyTorch's profiler; yield a function to call after each step.
 
-    The first step warms up and is left out. After the n next ones, or at the end of the block,
-    `folder/profile.json` is written (open it in chrome://tracing or ui.perfetto.dev) and the
-    most expensive operations are printed. With n = 0 nothing happens.
+    The first step warms up and is not recorded. After n more steps, or at the end of the block,
+    `folder/profile.json` is written (open the file in chrome://tracing or ui.perfetto.dev) and
+    the most expensive operations are printed. With n = 0 nothing happens.
     """
     if n <= 0:
         yield lambda: None
@@ -32,7 +32,7 @@ def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
         try:
             profiler.export_chrome_trace(str(path))
             print(f"Profile of up to {n} training steps: {path}")
-        except (OSError, RuntimeError) as error:  # a full disk is no reason to stop training
+        except (OSError, RuntimeError) as error:  # a full disk must not stop the training
             print(f"The profile {path} could not be written: {error}")
         averages = profiler.key_averages()
         on_gpu = any(average.self_device_time_total > 0 for average in averages)
@@ -47,4 +47,4 @@ def profile_steps(n: int, folder: Path | str) -> Iterator[Callable[[], None]]:
     ) as profiler:
         yield profiler.step
     if not done:
-        print("No training step was profiled: the first one only warms up.")
+        print("No training step was profiled, because the first step only warms up.")

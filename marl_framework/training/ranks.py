@@ -1,7 +1,7 @@
-"""The place of a process among those that train together, and their communication.
+"""Place of a process among the ranks of a training, and communication of the ranks.
 
-Host-side communication uses gloo, also where gradients use NCCL: gloo waits for no GPU and fails
-at once when a rank is lost. PyTorch is loaded when ranks talk, not before.
+Host-side communication uses gloo, even if gradients use NCCL: gloo does not wait for a GPU and
+fails at once when a rank is lost. PyTorch is imported only for communication.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from marl_framework.runs.process import start_time
 
 T = TypeVar("T")
 
-_LEADER_ENDS = 10.0  # seconds
+_LEADER_ENDS = 10.0  # time for rank 0 to end [s]
 
 
 class LeaderError(RuntimeError):
-    """Rank 0 failed and has reported why; the other ranks end with its exit code."""
+    """Raised after rank 0 failed and reported why; the process ends with rank 0's exit code."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("rank 0 failed")
@@ -31,26 +31,26 @@ class LeaderError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among those that train together."""
+    """Place of this process among the ranks of a training."""
 
     rank: int = 0
-    """Number of this process; 0 leads."""
+    """Rank of this process; rank 0 is the leader."""
     count: int = 1
-    """Processes that train together."""
+    """Number of ranks."""
     local_rank: int = 0
-    """Number of this process on its host."""
+    """Rank of this process on its host."""
     local_count: int = 1
-    """Processes on this host."""
+    """Number of ranks on this host."""
     restarts: int = 0
-    """How often torchrun has restarted the processes."""
+    """Number of times that torchrun has restarted the ranks."""
     may_restart: bool = False
-    """Whether torchrun may restart them (`--max-restarts`)."""
+    """Whether torchrun may restart the ranks (`--max-restarts`)."""
     job: str = ""
-    """Identifies this call of torchrun among others on the same runs."""
+    """Identifier of this torchrun call."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
-        """Read the environment variables of torchrun; without torchrun there is one process.
+        """Read torchrun's environment variables; without torchrun there is a single rank.
 
         Raises:
             ConfigError: a variable is missing or not a number.
@@ -73,23 +73,23 @@ class Ranks:
             )
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"torchrun: bad environment variables: {error}; start with "
+                f"torchrun: invalid environment variables: {error}; start with "
                 "torchrun --nproc_per_node=N -m marl_framework.main"
             ) from error
 
     @property
     def leads(self) -> bool:
-        """Whether this process reads, writes and reports."""
+        """Whether this is rank 0, which reads, writes and reports."""
         return self.rank == 0
 
     def resume(self, job: str | None) -> bool:
-        """Return whether these ranks were restarted by the call of torchrun that began a run."""
+        """Return whether the torchrun call that started a run has restarted these ranks."""
         return self.restarts > 0 and job == self.job
 
     def wait_for_leader(self) -> None:
         """Wait for torchrun to end this rank, so that rank 0 can report why the training ends.
 
-        torchrun ends all ranks as soon as one has ended, so rank 0 must be the first.
+        torchrun ends all ranks as soon as any rank has ended, so rank 0 must end first.
         """
         if not self.leads:
             threading.Event().wait(_LEADER_ENDS)
@@ -97,15 +97,15 @@ class Ranks:
     # Communication ------------------------------------------------------------------------
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set on any rank; all ranks must call it."""
+        """Return whether the flag is set on any rank; all ranks must call this method."""
         if self.count == 1:
             return flag
         import torch
         import torch.distributed as dist
 
-        found = torch.tensor(int(flag))
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
+        reduced = torch.tensor(int(flag))
+        dist.all_reduce(reduced, dist.ReduceOp.MAX)
+        return bool(reduced)
 
     def broadcast(self, value: T) -> T:
         """Return the value of rank 0 on all ranks; tensors must be on the CPU."""
@@ -119,7 +119,7 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, by rank; tensors must be on the CPU."""
+        """Return the values of all ranks, in order of rank; tensors must be on the CPU."""
         if self.count == 1:
             return [value]
         import torch.distributed as dist
@@ -129,10 +129,10 @@ class Ranks:
         return values
 
     def on_leader(self, work: Callable[[], T], share: Callable[[T], Any] = lambda _: None) -> Any:
-        """Run a function on rank 0 alone; other ranks return what `share` makes of its result.
+        """Run `work` on rank 0 only; the other ranks return `share(result)`.
 
         Raises:
-            LeaderError: on the other ranks, if `work` raised on rank 0, which raises the original.
+            LeaderError: on the other ranks, if `work` raised an exception on rank 0.
         """
         if not self.leads:
             failed, shared = self.broadcast((0, None))
@@ -140,10 +140,10 @@ class Ranks:
                 raise LeaderError(failed)
             return shared
         try:
-            done = work()
-            shared = share(done)
+            result = work()
+            shared = share(result)
         except BaseException as error:
             self.broadcast((BAD_INPUT if isinstance(error, ConfigError) else FAILED, None))
             raise
         self.broadcast((0, shared))
-        return done
+        return result

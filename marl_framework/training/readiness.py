@@ -1,4 +1,4 @@
-"""Checks of a machine and a configuration before a training run; see `marl_framework.doctor`."""
+"""Check a machine and a configuration before a training run; see `marl_framework.doctor`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from marl_framework.training.base import NumericalError
 from marl_framework.training.trainer import Trainer
 
 Finding = tuple[str, str]
-"""Finding of a check in one line; a remedy if the check failed, else an empty text."""
+"""Finding of a check in one line; remedy if the check failed, else an empty string."""
 FLOAT32 = "use compute.precision=float32"
 _GIB = 2**30
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
-_BUSY = 0.5  # processes that want a core
+_BUSY = 0.5  # load average above which other processes slow down a training
 _TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
 _ONE_MISSION = {
     "environment": {"num_envs": 1},
@@ -70,30 +70,30 @@ def tensorboard() -> Finding:
 
 
 def kernels(config: Config, device: torch.device) -> Finding:
-    """Name the implementation that updates beliefs, and what a faster one lacks."""
-    found, lack = window_kernels(config.compute, device)
+    """Name the implementation that updates beliefs, and why none is faster here."""
+    finding, lack = window_kernels(config.compute, device)
     if lack is not None:
-        found += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
-    return found, ""
+        finding += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
+    return finding, ""
 
 
 def threads(config: Config, device: torch.device) -> Finding:
-    """Describe whether threads wait for each other, which other processes prolong."""
+    """Describe whether threads wait for each other; other processes make such waits longer."""
     batch = -(-config.schedule.places_per_step // config.learning.batch_number)
     number = torch.get_num_threads() if device.type == "cpu" else 1
     if number == 1:
         return "no thread waits for another", ""
     if shares_of(min(config.learning.micro_batch or batch, batch)) > 1:
-        return f"{number} threads take a share each of batches of {batch}", ""
-    text = f"{number} threads work together on batches of {batch}, too small to be shared"
+        return f"{number} threads divide each batch of {batch}", ""
+    text = f"{number} threads work together on batches of {batch}, too small to be divided"
     load = os.getloadavg()[0]
     if load > _BUSY:
-        text += f"; other processes (load {load:.1f}) make them wait: set OMP_NUM_THREADS=1"
+        text += f"; other processes (load {load:.1f}) make threads wait: set OMP_NUM_THREADS=1"
     return text, ""
 
 
 def networks(config: Config, device: torch.device) -> Finding:
-    """Try a training step with one mission."""
+    """Try one training step with one mission."""
     try:
         with torch.random.fork_rng(devices=[]):
             trainer = Trainer(with_changes(config, _ONE_MISSION, "doctor"), device)
@@ -105,16 +105,16 @@ def networks(config: Config, device: torch.device) -> Finding:
         if not memory.is_out_of_memory(error):
             raise
         smaller = "lower networks.*.conv_channels, or use compute.device=cpu"
-        return "memory ran out in a training step", smaller
+        return "out of memory in a training step", smaller
     seconds = time.perf_counter() - start
     parameters = [p for module in trainer.modules.values() for p in module.parameters()]
     weights = sum(p.numel() for p in parameters if p.requires_grad)
-    found = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
-    return found, "" if all(map(math.isfinite, last.values())) else FLOAT32
+    finding = f"training step with one mission in {seconds:.2f} s, {weights:,} trainable weights"
+    return finding, "" if all(map(math.isfinite, last.values())) else FLOAT32
 
 
 def mixed_precision(config: Config, device: torch.device) -> Finding:
-    """Compare the actor's outputs with those in float32."""
+    """Compare the actor's outputs in the configured precision with float32 outputs."""
     with torch.random.fork_rng(devices=[]):
         algorithm = make_algorithm(config, device)
     sizes = config.network_sizes
@@ -123,41 +123,42 @@ def mixed_precision(config: Config, device: torch.device) -> Finding:
     exact = algorithm.modules["actor"](maps.flatten(0, 1)).detach().unflatten(0, (1, 4))
     largest = max(float(exact.abs().max()), 1e-12)
     difference = float((mixed - exact).abs().max()) / largest  # may be NaN
-    found = f"{algorithm.precision} differs from float32 by {difference:.1e} of the largest output"
-    return found, "" if difference < _TOLERANCE else FLOAT32
+    dtype = algorithm.precision
+    finding = f"{dtype} differs from float32 by {difference:.1e} of the largest output"
+    return finding, "" if difference < _TOLERANCE else FLOAT32
 
 
 def enough_memory(config: Config, device: torch.device) -> Finding:
-    """Compare the estimated memory with the free one."""
+    """Compare the estimated memory with the free memory."""
     parts = memory.memory_estimate(config, device=device)
     needed, (free, _) = memory.peak(parts), memory.device_memory(device)
     listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    found = f"needs about {needed / _GIB:.2f} GiB at once ({listed}), "
-    found += f"{free / _GIB:.2f} GiB free on {device}"
+    finding = f"needs about {needed / _GIB:.2f} GiB at once ({listed}), "
+    finding += f"{free / _GIB:.2f} GiB free on {device}"
     advice = memory.memory_advice(config, parts, free)
-    return found, "" if needed < free else f"use --set {advice}"
+    return finding, "" if needed < free else f"use --set {advice}"
 
 
 def disk(config: Config, device: torch.device) -> Finding:
-    """Compare the size of the checkpoints with the free space."""
+    """Compare the size of the checkpoints with the free disk space."""
     runs = Path(config.logging.directory).absolute()
     folder = next(path for path in (runs, *runs.parents) if path.exists())
-    number = config.logging.checkpoints_kept + 2  # the best and the one being written
+    number = config.logging.checkpoints_kept + 2  # best.pt, and the file being written
     needed = number * memory.memory_estimate(config)["weights"]  # with gradients
     free = shutil.disk_usage(folder).free
-    found = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
+    finding = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    found = found if writable else f"{folder} cannot be written"
-    return found, "" if writable and free > needed else "choose another logging.directory"
+    finding = finding if writable else f"{folder} cannot be written"
+    return finding, "" if writable and free > needed else "choose another logging.directory"
 
 
 def runs_in_training(config: Config, device: torch.device) -> Finding:
-    """List the runs that train and those whose process has died."""
+    """List the runs in training, and the runs whose process was killed."""
     training, killed = [], []
     for file in sorted(Path(config.logging.directory).glob("*/config.yaml")):
         name, state = file.parent.name, state_of(file.parent)
         if state == "in training":
             training.append(f"{name} is in training")
         elif state.startswith("killed"):
-            killed.append(f"{name} was {state}; continue it with --resume")
+            killed.append(f"{name} was {state}; continue the run with --resume")
     return "; ".join(training + killed) or "none in training", ""

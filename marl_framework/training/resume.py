@@ -1,4 +1,4 @@
-"""Resuming a run: finds its state and checks that it is still the same training."""
+"""Resume a run: find the saved state and check that the training is still the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_framework.runs.checkpoint_store import newest_checkpoint
 from marl_framework.runs.files import read_json
 from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
 
-_ELSEWHERE = "logging.directory"  # where the run was found; it may have been moved since
+_DIRECTORY = "logging.directory"  # may differ, because a run folder can be moved
 
 
 @dataclass
@@ -23,19 +23,19 @@ class Resumption:
     """A run to resume."""
 
     run: RunFolder | None
-    """None on ranks other than 0."""
+    """Run folder; None on ranks other than 0."""
     payload: dict[str, Any] | None
-    """Its newest checkpoint; None if it was killed before the first one."""
+    """Newest checkpoint; None if the run was killed before the first checkpoint."""
     changed: dict[str, Any] = field(default_factory=dict)
-    """Keys whose values differ from the checkpoint's, with the new values."""
+    """New values of the configuration keys that have changed."""
     finished: bool = False
-    """Whether nothing is left to train."""
+    """Whether the training is complete."""
     initial: str | None = None
-    """Checkpoint that it started with."""
+    """Checkpoint of the run's initial weights, if any."""
 
     @property
     def step(self) -> int:
-        """Training step of the checkpoint, 0 without one."""
+        """Number of training steps in the checkpoint; 0 without a checkpoint."""
         return 0 if self.payload is None else int(self.payload["training_step"])
 
 
@@ -46,19 +46,19 @@ def find_run(
     allowed: Sequence[str] | None = (),
     report: Callable[[str], None] = print,
 ) -> Resumption | None:
-    """Claim the run of a name and find its state; None if there is no such run.
+    """Lock a run and load the saved state; return None if there is no run with this name.
 
     Args:
         name: name of the run.
         config: configuration of the resumed training.
-        mark: key that only checkpoints of this kind of training hold.
-        allowed: keys that may differ from the checkpoint's configuration; None where the user
-            cannot allow any.
-        report: shows a warning about damaged checkpoints.
+        mark: key that only checkpoints of this kind of training contain.
+        allowed: keys that may differ from the checkpoint's configuration; None if the command
+            has no option to allow keys.
+        report: function that prints warnings about damaged checkpoints.
 
     Raises:
-        ConfigError: the run is being trained, its checkpoints are unreadable or of another kind
-            of training, or other keys differ; names them.
+        ConfigError: the run is in training, the checkpoints are unreadable or belong to another
+            kind of training, or other keys differ; the message names these keys.
     """
     for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:
@@ -70,16 +70,16 @@ def find_run(
         payload = newest_checkpoint(run.checkpoints, report)
         if payload is not None and mark not in payload:
             raise ConfigError(
-                f"{run.path}: its checkpoints are of another kind of training or version; choose "
-                "another run name, or resume it with the command that began it"
+                f"{run.path}: checkpoints of another kind of training or another version; choose "
+                "another run name, or resume with the command that started the run"
             )
         finished = read_json(run.summary_file, "results").get("finished") is True
-        started = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
+        initial = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
         earlier = run.configuration(payload) or config
-        changed = differences(earlier, config, [key for key in KEYS if key != _ELSEWHERE])
+        changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])
         _refuse_changes(run.path, changed, allowed)
         new = {key: values_by_key(config)[key] for key in changed}
-        return Resumption(run, payload, new, finished and not changed, started)
+        return Resumption(run, payload, new, finished and not changed, initial)
     except BaseException:
         run.release()
         raise
@@ -88,13 +88,13 @@ def find_run(
 def _refuse_changes(
     where: Path, changed: Mapping[str, tuple[Any, Any]], allowed: Sequence[str] | None
 ) -> None:
-    free = tuple(f"{name}." for name in allowed or ())
-    refused = {key: values for key, values in changed.items() if not f"{key}.".startswith(free)}
+    prefixes = tuple(f"{name}." for name in allowed or ())
+    refused = {k: values for k, values in changed.items() if not f"{k}.".startswith(prefixes)}
     if refused:
         listed = ", ".join(f"{key} {show(a)} -> {show(b)}" for key, (a, b) in refused.items())
         allow = " ".join(f"--allow-changed {key}" for key in refused)
         other = "start a new run" if allowed is None else f"accept them with --resume {allow}"
         raise ConfigError(
-            f"{where}: the configuration differs from that of the run: {listed}; restore these "
+            f"{where}: the run was started with another configuration: {listed}; restore these "
             f"keys, or {other}"
         )

@@ -1,4 +1,4 @@
-"""The base of trainers that alternate between flying missions and learning: rounds."""
+"""Base class of trainers that work in rounds: fly missions, then learn from them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from marl_framework.training.streams import (
 from marl_framework.training.summary import weights_checksum
 
 _LAST_RATE = 0.01
-"""Share of the learning rate that is left in the last update."""
+"""Learning rate of the last update, relative to the first."""
 
 
 class RoundTrainer(RunTrainer):
-    """Learns in rounds on one process.
+    """Trains in rounds, in one process.
 
     Attributes:
-        name: name of its section in the configuration, and prefix of its metrics' tags.
+        name: name of the configuration section, and prefix of the metrics' tags.
         rounds: number of rounds made so far.
     """
 
@@ -61,43 +61,43 @@ class RoundTrainer(RunTrainer):
         return self.rounds
 
     def is_over(self) -> bool:
-        """Return whether all rounds are made."""
+        """Return whether all rounds are done."""
         return self.rounds >= self._section.rounds
 
     @abstractmethod
     def round(self) -> dict[str, float]:
-        """Make the next round; return its metrics."""
+        """Run the next round; return the metrics."""
 
     @abstractmethod
-    def describe(self, found: Mapping[str, float]) -> str:
-        """Return the line of the log for the metrics of a round."""
+    def describe(self, results: Mapping[str, float]) -> str:
+        """Format the metrics of a round as a line to print."""
 
     def finish(self, run: RunFolder) -> dict[str, float]:
-        """Examine what was learned after the last round; return more results."""
+        """Evaluate the trained networks after the last round; return further results."""
         return {}
 
     def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
-        """Make all rounds left, or stop after the round in which `interrupt` is called."""
-        assert run is not None  # there is one process
-        found: dict[str, float] = read_json(run.status_file, "last")  # of a resumed run
-        store = CheckpointStore(run.checkpoints, 1, warn)  # each may hold all flown missions
+        """Run all remaining rounds, or stop after the round in which `interrupt` is called."""
+        assert run is not None  # rank 0 is the only process
+        metrics: dict[str, float] = read_json(run.status_file, "last")  # when resuming
+        store = CheckpointStore(run.checkpoints, 1, warn)  # large: contains all flown missions
         tag = f"{self.name}/{{}}".format
         with make_logger(self.config, run, self.rounds, warn, tag) as logger:
             while not (self.is_over() or self.interrupted):
-                found = self.round()
-                logger.write(self.rounds, found)
-                print(self.describe(found), flush=True)
-                if found.get("skipped_updates"):
-                    self.skipped += found["skipped_updates"]
+                metrics = self.round()
+                logger.write(self.rounds, metrics)
+                print(self.describe(metrics), flush=True)
+                if metrics.get("skipped_updates"):
+                    self.skipped += metrics["skipped_updates"]
                     advice = f"lower {self.name}.learning_rate, or use compute.precision=float32"
                     self.check_finite(f"round {self.rounds}", advice, self.state_dict, run, warn)
                 if not store.save(self.rounds, self.state_dict()):
                     raise OSError(f"the state after round {self.rounds} could not be saved")
-                run.write_status("training", training_step=self.rounds, last=found)
+                run.write_status("training", training_step=self.rounds, last=metrics)
         if self.is_over():
-            found = found | self.finish(run)
+            metrics = metrics | self.finish(run)
             link_file(run.checkpoints / LAST, run.checkpoints / BEST)
-        results = {"finished": self.is_over(), "training_steps": self.rounds, "last": found}
+        results = {"finished": self.is_over(), "training_steps": self.rounds, "last": metrics}
         results["weights_sha256"] = weights_checksum(self.modules)
         machine = {"device": describe_device(self.device)}
         return {"results": results, "timing": {"seconds": self.seconds()}, "machine": machine}
@@ -108,8 +108,8 @@ class RoundTrainer(RunTrainer):
         """Make the updates of a round; return the mean `loss` and number of `skipped_updates`.
 
         Args:
-            loss_of: returns the loss of the update of this number.
-            gradient_norm: norm that gradients are clipped to.
+            loss_of: function that computes the loss of an update, given its index in the round.
+            gradient_norm: largest gradient norm; larger gradients are clipped.
         """
         settings = self._section
         updates = settings.rounds * settings.updates
@@ -134,23 +134,23 @@ class RoundTrainer(RunTrainer):
 
     @abstractmethod
     def learned_state(self) -> dict[str, Any]:
-        """Return networks, optimisers and kept missions."""
+        """Return the state of networks, optimisers and stored missions."""
 
     @abstractmethod
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
         """Load what `learned_state` returned."""
 
     def streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions and of what is learned from them."""
+        """Return the generators of all missions and of the updates."""
         return [*self.mission_streams(), self._generator]
 
     def own_state(self) -> dict[str, Any]:
-        """Return what is learned and all random streams."""
+        """Return `learned_state` and all random streams."""
         streams = [stream_state(generator, self.device) for generator in self.streams()]
         return {**self.learned_state(), "generators": streams}
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
-        """Load what `own_state` returned; draw new streams on another kind of device."""
+        """Load what `own_state` returned; seed new streams on another kind of device."""
         self.load_learned_state(state)
         self.rounds = int(state["training_step"])
         report_other_streams(state, self.device, Ranks(), report)
@@ -163,7 +163,7 @@ class RoundTrainer(RunTrainer):
 
 
 def train_in_rounds(make: type[RoundTrainer], config: Config, start: Start, log: RunLog) -> int:
-    """Train in rounds by a class of trainer; return the exit code, see `lifecycle.train`."""
+    """Train with the trainer class `make`; return the exit code, see `lifecycle.train`."""
     device = resolve_device(config.compute.device)
     advice = f"lower {make.name}.missions or {make.name}.batch_size in a new run"
     job = Job(config, device, lambda _: make(config, device), make.mark, lambda: advice)

@@ -1,4 +1,4 @@
-"""Several trainings by one command: with several seeds and values, and their summary."""
+"""Several trainings with one command: seeds, varied values and a summary over the seeds."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _SHARED = ("compute.device", "experiment.policy", "experiment.missions.mission_m
 
 @dataclass(frozen=True)
 class Launch:
-    """Start of several runs."""
+    """Options for starting several runs."""
 
     words: Sequence[str]
-    """Options that all runs share."""
+    """Command-line options shared by all runs."""
     jobs: int
-    """Number of runs at the same time."""
+    """Number of runs to train at the same time."""
     slurm: Mapping[str, str | int] | None
     """Options of sbatch; None to train on this machine."""
     fresh: bool
-    """Whether no run of these names may exist."""
+    """Whether to refuse names of existing runs."""
 
 
 def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launch:
-    """Return the start of several runs; `option` is the one that asks for several runs.
+    """Read the options for starting several runs; `option` is the option that requests them.
 
     Raises:
-        ConfigError: an option is wrong, or there is only one run.
+        ConfigError: an option is invalid or requires several runs.
     """
     require(options, {"jobs": option, "launcher": option})
     require_number("jobs", options.jobs, 1)
@@ -67,22 +67,23 @@ def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launc
 
 
 def _read_seeds(text: str) -> list[int]:
-    """Return the seeds of `--seeds 3,4,5`."""
+    """Parse the value of `--seeds`, such as 3,4,5."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise ConfigError(f"--seeds {text}: give different whole numbers, such as 3,4,5")
+        raise ConfigError(f"--seeds {text}: invalid; give different whole numbers, such as 3,4,5")
     return [int(part) for part in parts]
 
 
 def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the combinations of `--vary KEY=V,…`: overrides by their part of a run's name."""
+    """Return the overrides of each combination of `--vary KEY=V,…`, by suffix of the run name."""
     columns: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
-        each = [value.strip() for value in values.split(",")]
-        if not key or not all(each) or len(set(each)) < len(each) or set(values) & set("[]{}"):
+        choices = [value.strip() for value in values.split(",")]
+        repeated = len(set(choices)) < len(choices)
+        if not key or not all(choices) or repeated or set(values) & set("[]{}"):
             raise ConfigError(
-                f"--vary {text}: give a key and different values, no lists, such as "
+                f"--vary {text}: invalid; give a key and different values, no lists, such as "
                 "learning.gamma=0.8,0.9"
             )
         if key == "environment.seed":
@@ -90,13 +91,13 @@ def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
         if key in _SHARED or key.startswith("logging."):
             raise ConfigError(f"--vary {key}: must be the same for all runs; use --set")
         if key in columns:
-            raise ConfigError(f"--vary {key}: give all its values at once, such as {key}=V1,V2")
-        columns[key] = [(value, f"{key}={value}") for value in each]
+            raise ConfigError(f"--vary {key}: given twice; give all values at once: {key}=V1,V2")
+        columns[key] = [(value, f"{key}={value}") for value in choices]
     variants: dict[str, list[str]] = {}
     for chosen in product(*columns.values()):
         name = "".join(f"-{value}" for value, _ in chosen)
         if name in variants:
-            raise ConfigError(f"--vary: two combinations would be named NAME{name}")
+            raise ConfigError(f"--vary: two combinations have the name NAME{name}; change a value")
         variants[name] = [override for _, override in chosen]
     return variants
 
@@ -104,12 +105,13 @@ def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
 def read_series(
     config: Config, run_name: str, seeds: str, vary: Sequence[str]
 ) -> dict[str, dict[str, Config]]:
-    """Return the series of `--seeds` and `--vary` by name: configurations by run name.
+    """Build the series of `--seeds` and `--vary`.
 
-    All names begin with `run_name`; `config` is what all runs share.
+    Returns:
+        Configurations by series name and run name; both names begin with `run_name`.
 
     Raises:
-        ConfigError: a seed, value or name is wrong, or two runs are the same training.
+        ConfigError: a seed, value or name is invalid, or two runs are the same training.
     """
     tree, numbers = config_to_dict(config), _read_seeds(seeds)
     series: dict[str, dict[str, Config]] = {}
@@ -123,24 +125,26 @@ def read_series(
             with found_at(source):
                 check_run_name(name)
             if (other := known.setdefault(run.model_dump_json(), name)) != name:
-                raise ConfigError(f"--vary: {other} and {name} are the same training")
+                raise ConfigError(
+                    f"--vary: {other} and {name} are the same training; remove one value"
+                )
             runs[name] = run
     return series
 
 
 def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> dict[str, int]:
-    """Train all runs, or submit them.
+    """Train all runs, or submit them to Slurm.
 
     Args:
-        launch: start of the runs.
-        config: configuration that `launch.words` give.
-        runs: configuration of each run by its name.
+        launch: options for starting the runs.
+        config: configuration described by `launch.words`.
+        runs: configurations by run name.
 
     Returns:
-        The exit code of each run by its name, see `run_commands`; empty after a submission.
+        Exit codes by run name, see `run_commands`; empty after a submission.
 
     Raises:
-        ConfigError: a run exists; it would fail after others have trained for hours.
+        ConfigError: a run exists; raised before the first run starts.
     """
     commands = {}
     for name, run in runs.items():
@@ -157,14 +161,14 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
     folder = Path(config.logging.directory) / "slurm"
     for name, job in submit(commands, folder, launch.slurm).items():
         print(f"submitted: {name} as job {job.job_id}", flush=True)
-    print("when all have ended, use the same command with --resume and without --launcher")
+    print("when all jobs have ended, use the same command with --resume and without --launcher")
     return {}
 
 
 def train_series(
     launch: Launch, config: Config, series: Mapping[str, Mapping[str, Config]], _: RunLog
 ) -> int:
-    """Train all runs of `read_series`, and sum up each series; return the exit code."""
+    """Train all runs of `read_series` and summarise each series; return the exit code."""
     codes = train_runs(launch, config, {n: c for runs in series.values() for n, c in runs.items()})
     for title, runs in series.items():
         done = {name: run for name, run in runs.items() if codes.get(name) == 0}
@@ -174,7 +178,7 @@ def train_series(
 
 
 def write_summary(file: Path, done: Mapping[str, Config], runs: Mapping[str, Config]) -> None:
-    """Write and print the summary over seeds, with runs of earlier commands that belong to it."""
+    """Write and print the summary over seeds, including matching runs of earlier commands."""
     from marl_framework.evaluation.report import with_interval  # loads PyTorch
 
     summary = sum_up({**_earlier_runs(file, runs), **done}, file.parent)
@@ -197,7 +201,7 @@ def _earlier_runs(file: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
 
     earlier, (ours, *_) = {}, runs.values()
     for name in read_json(file, "runs"):
-        with suppress(ConfigError):  # it is gone, or of another version
+        with suppress(ConfigError):  # the run is missing or has another version
             other = load_config(file.parent / name / "config.yaml")
             if name not in runs and all_but_seed(other) == all_but_seed(ours):
                 earlier[name] = other
@@ -205,12 +209,12 @@ def _earlier_runs(file: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
 
 
 def sum_up(runs: Mapping[str, Config], folder: Path) -> dict[str, Any]:
-    """Return means and intervals over the finished runs in a folder.
+    """Compute means and intervals over the finished runs in a folder.
 
     Returns:
-        `runs`: name to seed; `metrics`: last ones, those of the best validation, and the times,
-        each with `values`, `mean`, `std` and the 95 % interval of Student's t for the mean over
-        seeds (`std` and `interval` are null for a single run).
+        `runs`: seeds by run name; `metrics`: last metrics, metrics of the best validation and
+        times, each with `values`, `mean`, `std` and the 95 % Student's t `interval` of the mean
+        over seeds (`std` and `interval` are null for a single run).
     """
     from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
 

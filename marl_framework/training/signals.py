@@ -15,26 +15,26 @@ from marl_framework.training.ranks import Ranks
 
 URGENT = (signal.SIGINT, signal.SIGTERM)
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""A closing terminal, and what schedulers send some time before the end; often several times."""
+"""Sent by a closing terminal, or by a scheduler before a time limit; often several times."""
 SIGNALS = (*URGENT, *WARNINGS)
 _PATIENCE = 20.0
-"""Seconds that a rank may take to end its training step; torchrun kills after 30."""
+"""Time for a rank to end its training step [s]; torchrun kills processes after 30 s."""
 
 
 @contextmanager
 def interruptible(
     stop: Callable[[], None], ranks: Ranks, patience: float = _PATIENCE
 ) -> Iterator[None]:
-    """Let a signal end the training after its current step; a second SIGINT or SIGTERM at once.
+    """End the training after the current step on a signal; at once on a second SIGINT or SIGTERM.
 
-    SIGHUP, SIGUSR1 and SIGUSR2 are warnings: they never end it at once, and stay ignored where
-    the caller ignores them, as `nohup` does SIGHUP. One of several ranks may wait inside a driver
-    for a dead rank, where Python's handlers never run; it ends some time after the signal.
+    SIGHUP, SIGUSR1 and SIGUSR2 never end the training at once; signals that the caller ignores
+    stay ignored, as SIGHUP under `nohup`. A rank that waits inside a driver for a dead rank cannot
+    run Python's signal handlers; such a process is ended `patience` seconds after the signal.
 
     Args:
-        stop: ends the training after its current step.
+        stop: function that ends the training after the current step.
         ranks: place of this process among the ranks.
-        patience: time that one of several ranks may take to end its step [s].
+        patience: time for one of several ranks to end the current step [s].
     """
     urged = False
 
@@ -45,27 +45,27 @@ def interruptible(
         urged = urged or number in URGENT
         stop()
 
-    with handled(interrupt), _ended_if_stuck(patience) if ranks.count > 1 else nullcontext():
+    with handled(interrupt), _end_if_stuck(patience) if ranks.count > 1 else nullcontext():
         yield
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let a handler take all these signals, except warnings that the caller ignores."""
-    heard = [number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
-    earlier = {number: signal.signal(number, handler) for number in (*URGENT, *heard)}
+    """Install a handler for all `SIGNALS`, except warnings that the caller ignores."""
+    warnings = [number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, handler) for number in (*URGENT, *warnings)}
     try:
         yield
     finally:
-        for number, before in earlier.items():
-            signal.signal(number, before)
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)
 
 
 @contextmanager
-def _ended_if_stuck(patience: float) -> Iterator[None]:
-    """End this process some time after a signal, even if its main thread waits.
+def _end_if_stuck(patience: float) -> Iterator[None]:
+    """End this process `patience` seconds after a signal, even if the main thread waits.
 
-    The interpreter writes each signal's number to a socket at once, before any handler.
+    The interpreter writes each signal's number to a socket at once, before calling any handler.
     """
     inside, outside = socket.socketpair()
     outside.setblocking(False)
@@ -75,7 +75,9 @@ def _ended_if_stuck(patience: float) -> Iterator[None]:
         with suppress(OSError):
             while number := inside.recv(1):
                 if number[0] in SIGNALS and not done.wait(patience):
-                    print(f"error: still waiting {patience:g} s after a signal", file=sys.stderr)
+                    print(
+                        f"error: step still running {patience:g} s after a signal", file=sys.stderr
+                    )
                     os._exit(1)
 
     watcher = threading.Thread(target=watch, name="signals", daemon=True)

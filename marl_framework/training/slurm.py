@@ -1,4 +1,4 @@
-"""Hands trainings to a cluster by submitit, the extra `slurm`."""
+"""Submits trainings to a Slurm cluster with submitit; requires the extra `slurm`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from marl_framework.config.errors import ConfigError
 
 
 class TrainingJob:
-    """A training as a submitit job, resumed when it is requeued; the command has `--resume`."""
+    """A training as a submitit job; a requeued job resumes, because the command has `--resume`."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        """Train; raise RuntimeError if that failed."""
+        """Run the command; raise RuntimeError if the training fails."""
         self._process = subprocess.Popen(self._command)
-        while self._process.poll() is None:  # `checkpoint` may wait for the process meanwhile
+        while self._process.poll() is None:  # poll: `checkpoint` may wait for the same process
             time.sleep(0.2)
         if self._process.returncode:
             raise RuntimeError(f"exit code {self._process.returncode}: {' '.join(self._command)}")
 
     def checkpoint(self) -> Any:
-        """End the training after its step; return the job that continues it.
+        """End the training after the current step; return the job that continues the training.
 
-        submitit calls this before a time limit and on pre-emption.
+        submitit calls this method before a time limit and on pre-emption.
         """
         from submitit.helpers import DelayedSubmission
 
@@ -42,18 +42,22 @@ class TrainingJob:
 
 
 def read_options(text: str) -> dict[str, str | int]:
-    """Return the options of `--slurm partition=gpu,time=60`.
+    """Parse the value of `--slurm`, such as partition=gpu,time=60.
 
     Raises:
         ConfigError: the text is not a list of NAME=VALUE, or submitit is not installed.
     """
     if find_spec("submitit") is None:
-        raise ConfigError("--launcher slurm: install submitit, pip install 'marl_framework[slurm]'")
+        raise ConfigError(
+            "--launcher slurm: submitit is not installed; run pip install 'marl_framework[slurm]'"
+        )
     options: dict[str, str | int] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise ConfigError(f"--slurm {part}: give NAME=VALUE, such as partition=gpu,time=60")
+            raise ConfigError(
+                f"--slurm {part}: invalid; give NAME=VALUE, such as partition=gpu,time=60"
+            )
         value = value.strip()
         options[name.strip()] = int(value) if value.isdecimal() else value
     return options
@@ -65,16 +69,16 @@ def submit(
     options: Mapping[str, str | int],
     cluster: str = "slurm",
 ) -> dict[str, Any]:
-    """Submit each command as a job; return submitit's job of each run.
+    """Submit each command as a job; return the submitit jobs by run name.
 
     Args:
-        commands: words of each command by run name; each has `--resume`.
+        commands: words of each command, including `--resume`, by run name.
         folder: folder of submitit's files.
-        options: options of sbatch, by submitit's names; `time` in minutes.
-        cluster: `slurm`, or `local` or `debug` for tests.
+        options: options of sbatch by submitit's names; `time` in minutes.
+        cluster: `slurm`; `local` or `debug` for tests.
 
     Raises:
-        ConfigError: submitit refuses an option, or there is no such cluster.
+        ConfigError: submitit rejects an option, or there is no such cluster.
     """
     import submitit
 
@@ -85,7 +89,7 @@ def submit(
             given = {f"slurm_{key}": value for key, value in options.items()}
             executor.update_parameters(name=name, **given)
             jobs[name] = executor.submit(TrainingJob(command))
-    except Exception as error:  # submitit raises many kinds
+    except Exception as error:  # submitit raises many types
         reason = " ".join(str(error).split())
-        raise ConfigError(f"--launcher slurm: submitit refuses: {reason}") from error
+        raise ConfigError(f"--launcher slurm: submitit rejects the job: {reason}") from error
     return jobs

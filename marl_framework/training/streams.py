@@ -1,4 +1,4 @@
-"""Saves and restores the random streams of all ranks."""
+"""Save and restore the random streams of all ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from marl_framework.mission.seeding import MAX_SEED, split_seed
 from marl_framework.training.ranks import Ranks
 
-_STEP = 648_053  # no common factor with MAX_SEED - 1: other episodes, another seed
+_STEP = 648_053  # coprime to MAX_SEED - 1, so that other episodes give another seed
 
 
 def stream_state(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
-    """Return the states of all generators of this process: missions, and PyTorch's own."""
+    """Return the states of the mission generator and of PyTorch's global generators."""
     on_gpu = device.type == "cuda"
     return {
         "missions": generator.get_state(),
@@ -26,7 +26,7 @@ def stream_state(generator: torch.Generator, device: torch.device) -> dict[str, 
 def restore_stream(
     stream: Mapping[str, Any], generator: torch.Generator, device: torch.device
 ) -> None:
-    """Restore a saved stream."""
+    """Restore the state returned by `stream_state`."""
     generator.set_state(stream["missions"])
     torch.set_rng_state(stream["torch"])
     if stream["device"] is not None:
@@ -36,15 +36,15 @@ def restore_stream(
 def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) -> None:
     """Seed a fresh stream for a training run that continues on another kind of device.
 
-    The seed is one of the training split, so it never meets validation, test or another stream,
-    nor those that the training began with. The training split of some other `environment.seed`
-    has the same seed, and so does this training 2**20 - 1 missions or rounds later.
+    The seed belongs to the training split, so it differs from all seeds of validation, test, other
+    streams and the start of this training. Two coincidences remain: the training split of another
+    `environment.seed`, and this training 2**20 - 1 missions or rounds later, use the same seed.
 
     Args:
         generator: generator to seed.
         seed: `environment.seed`.
-        made: number of missions flown, or of rounds made.
-        number: number of the stream; a training has one for each rank.
+        made: number of missions flown or rounds made.
+        number: index of the stream, such as the rank.
     """
     other = (seed + 1 + (made + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
     generator.manual_seed(split_seed(other, "training", number))
@@ -53,16 +53,16 @@ def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) 
 def report_other_streams(
     state: Mapping[str, Any], device: torch.device, ranks: Ranks, report: Callable[[str], None]
 ) -> None:
-    """Report why a resumed training cannot fly the missions that it would have flown."""
+    """Report why a resumed training flies other missions than without the interruption."""
     if state["device"] != device.type:
         report(
-            f"warning: the run began on {state['device']} and continues on {device.type}: "
-            "random numbers start anew there"
+            f"warning: the run began on {state['device']} and continues on {device.type} with "
+            "new random numbers"
         )
         return
     before = state.get("ranks", 1)
     if before != ranks.count:
         report(
             f"warning: the run continues on {ranks.count} rank{'s' if ranks.count > 1 else ''} "
-            f"after {before}: from here on it flies other missions than it would have flown"
+            f"after {before}: from now on its missions differ from those without a change"
         )

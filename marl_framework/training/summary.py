@@ -1,4 +1,4 @@
-"""Metrics of a rollout, and facts for the summary of a training run."""
+"""Metrics of a rollout, and entries of the summary of a training run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from marl_framework.config.model import Config
 from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.checkpoint import tensors_checksum
 
-_STEPS = "steps"  # that missions flew
+_STEPS = "steps"  # number of steps flown, over all missions
 
 
 def flown_metrics(
     rollout: Rollout, reward: RewardConfig, num_actions: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return scalars and histogram counts, on the rollout's device (see `training.logging`).
+    """Compute scalars and histogram counts, on the rollout's device (see `training.logging`).
 
-    The scalars are those of the rollouts of all ranks, which call this together; the counts are
-    those of this one.
+    All ranks call this function together. Scalars cover the rollouts of all ranks, counts only the
+    rollout of this rank.
 
     Args:
-        rollout: a rollout of `MissionTask`, whose metrics are absolute and relative utility and
+        rollout: rollout of `MissionTask`; its metrics are absolute utility, relative utility and
             the number of UAVs at each altitude.
         reward: scale and offset of the absolute return.
         num_actions: number of actions, A.
@@ -40,7 +40,7 @@ def flown_metrics(
     if rollout.active is not None:
         flown = rollout.active.any(-1)
         scaled = scaled * flown
-        means = {"reward": rollout.rewards.sum(), _STEPS: flown.sum()}  # 0 where one is over
+        means = {"reward": rollout.rewards.sum(), _STEPS: flown.sum()}  # rewards are 0 at the end
         chosen = chosen & rollout.active.unsqueeze(-1)
     means |= {
         "return": rollout.rewards.sum(0).mean(),
@@ -58,17 +58,17 @@ def flown_metrics(
 
 
 def describe_windows(config: Config, device: torch.device) -> str:
-    """Return one line about what computes footprint windows on a GPU, and what slows it down."""
+    """Describe, in one line, the window kernels on a GPU and why no faster ones are used."""
     kernels, lack = window_kernels(config.compute, device)
     line = f"window kernels: {kernels}"
     if lack is None:
         return line
     line += f", which are slower, because {lack.reason}"
     if config.compute.deterministic:
-        line += "; compute.deterministic makes them sort all windows, which is slower still"
+        line += "; compute.deterministic adds a sort of all windows, which is even slower"
     return f"{line}; fix: {lack.fix}" if lack.fix else line
 
 
 def weights_checksum(modules: Mapping[str, nn.Module]) -> str:
-    """Return the SHA-256 of all weights; equal runs have equal ones."""
+    """Return the SHA-256 digest of all weights, which is the same for identical runs."""
     return tensors_checksum(*(module.state_dict() for module in modules.values()))

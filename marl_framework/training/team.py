@@ -1,4 +1,4 @@
-"""The training of a team."""
+"""Training of a team."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = 
 
     def advice() -> str:
         free, _ = device_memory(device)
-        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
-        count = ranks.count if held else 1
+        reserved = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+        count = ranks.count if reserved else 1
         parts = memory_estimate(config, count, device)
-        change = memory_advice(config, parts, free + held, count)
+        change = memory_advice(config, parts, free + reserved, count)
         again = "a run with checkpoints continues with --resume --allow-changed KEY"
         return f"try --set {change}; {again}"
 

@@ -1,4 +1,4 @@
-"""The training loop of a team: plan, roll out, update, log, validate, save."""
+"""Training loop of a team: plan, roll out, update, log, validate, save."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_en
 
 
 class Plan(NamedTuple):
-    """Sizes and rates of the next training steps."""
+    """Plan of the next training steps, which share rollout and update."""
 
     first: int
     """Number of training steps made before."""
     steps: int
-    """Number of training steps that are made at once."""
+    """Number of training steps to make."""
     epsilon: float
-    """Floor of the acting policy."""
+    """Exploration floor ε of the acting policy."""
     rate: float
     """Factor of the configured learning rates."""
     rounds: int
@@ -64,22 +64,22 @@ class Plan(NamedTuple):
 class Trainer(RunTrainer):
     """Trains the team that a configuration describes.
 
-    All random numbers follow from `environment.seed`: networks, missions and actions. Validation
-    flies missions of its own and changes none of them. Each rank has a trainer, and all call
-    `train`.
+    `environment.seed` determines all random numbers: networks, missions and actions. Validation
+    uses separate missions and consumes no random numbers of the training. Each rank has a trainer;
+    all ranks call `train`.
 
     Args:
         config: configuration of the training.
         device: device of all tensors.
         ranks: place of this process among the ranks.
-        made: number of training steps of the checkpoint that is loaded next.
+        made: number of training steps of the checkpoint to be loaded; 0 for a new run.
 
     Attributes:
-        task: the missions to learn from.
-        algorithm: acts and learns.
-        collector: flies the task with the algorithm's policy.
-        validation: the validation missions and the best result.
-        episodes: number of missions flown for training so far, by all ranks.
+        task: training missions.
+        algorithm: algorithm that acts and learns.
+        collector: collector of rollouts with the algorithm's policy.
+        validation: validation missions and best result.
+        episodes: number of missions flown for training so far, on all ranks.
     """
 
     mark = "episodes"
@@ -106,7 +106,7 @@ class Trainer(RunTrainer):
         self.validation = Validation(config, device, self.ranks, self._planner)
         self.episodes = 0
         self._last: dict[str, float] = {}
-        self._logged: Mapping[str, Any] = {}  # state of the logger
+        self._logger_state: Mapping[str, Any] = {}
         self._resumed = False
         self._absent_streams: list[dict[str, Any]] = []
         self._initial: dict[str, Any] = {}
@@ -117,23 +117,23 @@ class Trainer(RunTrainer):
         return self.algorithm.training_steps
 
     def notes(self) -> list[str]:
-        """Return a line about the kernels on a GPU."""
+        """Return a line about the kernels on a GPU; no line on a CPU."""
         return [describe_windows(self.config, self.device)] if self.device.type == "cuda" else []
 
     def is_over(self) -> bool:
-        """Return whether all training steps are made or patience has ended."""
+        """Return whether all training steps are made or `learning.patience` is exhausted."""
         done = self.steps >= self.config.learning.training_steps
         return done or not self.validation.is_patient
 
     def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
-        """Train until `learning.training_steps` are made or patience ends; see the base class."""
+        """Train until `is_over` or `interrupt`; see the base class."""
         timer = StageTimer(self.device)
         with Outputs(self.config, self.device, run, self.steps, profile) as out:
-            if self._logged:
-                out.logger.load_state_dict(self._logged, self.device)
+            if self._logger_state:
+                out.logger.load_state_dict(self._logger_state, self.device)
             saved = self.steps if self._resumed else None
             if run is not None and not self.validation.best and not self.is_over():
-                (run.checkpoints / BEST).unlink(missing_ok=True)  # a link to the last checkpoint
+                (run.checkpoints / BEST).unlink(missing_ok=True)  # link to the last checkpoint
             while not self.is_over() and not self.ranks.any(self.interrupted):
                 plan = self.plan()
                 with timer("rollout"):
@@ -144,16 +144,17 @@ class Trainer(RunTrainer):
                     )
                 metrics, counts = self.account(plan, rollout, learned, timer)
                 written = out.logger.log(self.steps, metrics, counts)
-                found: dict[str, float] = {}
+                validated: dict[str, float] = {}
                 better = False
                 if self.validation.is_due(plan.first, self.steps):
                     with timer("validation"):
-                        found, better = self.validation.run(self.steps)
-                    out.logger.write(self.steps, found)
+                        validated, better = self.validation.run(self.steps)
+                    out.logger.write(self.steps, validated)
                 self._last = written or self._last
-                self._check_numbers(written, out, run)
-                out.report(self.steps, {**self._last, **found}, bool(written or found), timer)
-                # The newest checkpoint must know of best.pt, which stays after a crash.
+                self._check_skipped_updates(written, out, run)
+                known = {**self._last, **validated}
+                out.report(self.steps, known, bool(written or validated), timer)
+                # best.pt survives a crash, so the newest checkpoint must record the same result.
                 if better or self.ranks.any(out.is_checkpoint_due(self.steps, plan.first)):
                     saved = self.steps if self._save(out, timer, better) else saved
                 if passes(self.config.logging.figure_interval, plan.first, self.steps):
@@ -164,32 +165,32 @@ class Trainer(RunTrainer):
         return self._summary(out, timer)
 
     def plan(self) -> Plan:
-        """Return sizes and rates of the next `learning.update_interval` training steps."""
+        """Plan the next `learning.update_interval` training steps."""
         learning, schedule, made = self.config.learning, self.config.schedule, self.steps
         steps = max(min(learning.update_interval, learning.training_steps - made), 1)
         epsilon = 0.0
         if learning.use_eps:
-            ends = learning.eps_max, learning.eps_min
-            epsilon = epsilon_at(self.episodes, *ends, learning.eps_anneal_phase)
+            bounds = learning.eps_max, learning.eps_min
+            epsilon = epsilon_at(self.episodes, *bounds, learning.eps_anneal_phase)
         rate = schedule.learning_rate_factor(made)
         return Plan(made, steps, epsilon, rate, steps * schedule.rollouts_per_step)
 
     def account(
         self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Count missions, transitions and skipped updates of planned training steps.
+        """Count missions, transitions and skipped updates; compute the metrics to log.
 
         Args:
             plan: plan of the training steps.
-            rollout: the missions flown.
-            learned: scalars that the algorithm's `update` returned.
-            timer: counts transitions.
+            rollout: rollout of these training steps.
+            learned: scalars returned by the algorithm's `update`.
+            timer: timer that counts transitions.
 
         Returns:
             Scalars and histogram counts to log, on the device.
 
         Raises:
-            ConfigError: a custom algorithm breaks its protocol.
+            ConfigError: a custom algorithm violates the algorithm protocol.
         """
         self._check_update(learned, plan.first + plan.steps)
         self.skipped += learned.get("skipped_updates", 0)
@@ -198,13 +199,13 @@ class Trainer(RunTrainer):
         timer.count("transitions", round(missions * self.config.schedule.transitions_per_mission))
         reward, actions = self.config.experiment.reward, self.task.sizes.num_actions
         flown, counts = flown_metrics(rollout, reward, actions)
-        known = {"epsilon": plan.epsilon, "learning_rate_factor": plan.rate}
+        schedule = {"epsilon": plan.epsilon, "learning_rate_factor": plan.rate}
         n = self.ranks.count
-        of_all = {name: n * mean_over_ranks(count.double()) for name, count in counts.items()}
-        return {**learned, **flown, **known, "episodes": self.episodes}, of_all
+        totals = {name: n * mean_over_ranks(count.double()) for name, count in counts.items()}
+        return {**learned, **flown, **schedule, "episodes": self.episodes}, totals
 
     def _check_update(self, learned: object, steps: int) -> None:
-        """Check that a custom algorithm returned scalars by name and counted its steps."""
+        """Check that a custom algorithm returned scalars and advanced `training_steps`."""
         name = f"experiment.algorithm: {self.config.experiment.algorithm}.update"
         scalars = isinstance(learned, Mapping) and all(
             value.ndim == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
@@ -218,25 +219,25 @@ class Trainer(RunTrainer):
     def _finish(
         self, out: Outputs, run: RunFolder | None, timer: StageTimer, saved: int | None
     ) -> None:
-        """Save the state unless it is saved already, and write pending metrics."""
+        """Save the state unless already saved, and write pending metrics."""
         step, patience = self.steps, self.config.learning.patience
         if self.ranks.any(saved != step) and not self._save(out, timer) and saved != step:
             raise OSError(f"the state after training step {step} could not be saved")
         if not self.validation.is_patient:
             out.say(
-                f"stopped after {step} training steps: {patience} validations without a better one"
+                f"stopped after {step} training steps: no improvement in {patience} validations"
             )
         if not self.is_over():
-            out.logger.forget()  # the checkpoint has it
+            out.logger.forget()  # the checkpoint contains the pending metrics
         written = out.logger.flush()
         self._last = written or self._last
-        self._check_numbers(written, out, run)
+        self._check_skipped_updates(written, out, run)
         if run is not None and not self.validation.best and self.is_over():
             link_file(run.checkpoints / LAST, run.checkpoints / BEST)
         self._draw_mission(out)
 
     def _summary(self, out: Outputs, timer: StageTimer) -> dict[str, Any]:
-        """Return `results`, which depend on configuration and seed alone, `timing`, `machine`."""
+        """Return `results` (fixed by configuration and seed), `timing` and `machine`."""
         synchronize(self.device)
         seconds = self.seconds()
         transitions = round(self.episodes * self.config.schedule.transitions_per_mission)
@@ -267,9 +268,9 @@ class Trainer(RunTrainer):
         return {"results": results, "timing": timing, "machine": machine}
 
     def _save(self, out: Outputs, timer: StageTimer, best: bool = False) -> bool:
-        """Write the newest checkpoint, after the best one; return whether that worked."""
+        """Write the best and the newest checkpoint; return whether the newest was written."""
         with timer("checkpoint"):
-            self._logged = out.logger.state_dict()
+            self._logger_state = out.logger.state_dict()
             state = self.state_dict()
             if best:
                 out.save_best(state)
@@ -284,19 +285,19 @@ class Trainer(RunTrainer):
 
         out.draw(self.steps, fly)
 
-    def _check_numbers(
+    def _check_skipped_updates(
         self, written: Mapping[str, float], out: Outputs, run: RunFolder | None
     ) -> None:
-        """Stop if too many updates were not finite; called when metrics were read anyway."""
+        """Stop if too many updates were not finite; checked only when metrics were written."""
         if not written.get("skipped_updates"):
             return
         advice = (
             "lower learning.actor.learning_rate, learning.critic.learning_rate or gradient_norm, "
             "or use compute.precision=float32"
         )
-        own = self.config.experiment.reward.function
-        if own is not None and not math.isfinite(written["return"]):
-            advice = f"experiment.reward.function: {own} returned a number that is not finite"
+        custom = self.config.experiment.reward.function
+        if custom is not None and not math.isfinite(written["return"]):
+            advice = f"experiment.reward.function: {custom} returned a number that is not finite"
         self.check_finite(
             f"training step {self.steps}",
             advice,
@@ -308,7 +309,7 @@ class Trainer(RunTrainer):
     # Starting and saving ------------------------------------------------------------------
 
     def start_from(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
-        """Take the weights of a trained team before the first step; see `take_weights`."""
+        """Load the weights of a trained team before the first step; see `take_weights`."""
         record, line = take_weights(self.algorithm, self.config, checkpoint)
         self._initial = {INITIAL_WEIGHTS: record}
         return record, line
@@ -323,7 +324,7 @@ class Trainer(RunTrainer):
             "best": dict(self.validation.best),
             "evaluations_without_better": self.validation.since_best,
             "last": dict(self._last),
-            "logger": dict(self._logged),
+            "logger": dict(self._logger_state),
             "generators": first,
             "other_generators": others,
             "ranks": self.ranks.count,
@@ -336,7 +337,7 @@ class Trainer(RunTrainer):
         self.episodes = int(state["episodes"])
         self.validation.best = dict(state["best"])
         self.validation.since_best = int(state["evaluations_without_better"])
-        self._last, self._logged = dict(state["last"]), state["logger"]
+        self._last, self._logger_state = dict(state["last"]), state["logger"]
         self._initial = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
         self._resumed = True
         report_other_streams(state, self.device, self.ranks, report)
@@ -345,6 +346,6 @@ class Trainer(RunTrainer):
             renew_stream(generator, self.config.environment.seed, self.episodes, rank)
             return
         streams = [state["generators"], *state.get("other_generators", [])]
-        if rank < len(streams):  # else it keeps its fresh one
+        if rank < len(streams):  # additional ranks keep their fresh stream
             restore_stream(streams[rank], generator, self.device)
         self._absent_streams = streams[self.ranks.count :]

@@ -1,4 +1,4 @@
-"""Validation during a training: flies fixed missions and keeps the best result."""
+"""Validation during a training: fly fixed missions and record the best result."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from marl_framework.training.ranks import Ranks
 
 
 class Validation:
-    """Flies the validation missions greedily, on the rank that leads, and keeps the best result.
+    """Flies the validation missions greedily on rank 0, and records the best result.
 
     Attributes:
-        best: means of the best validation and its `training_step`; empty before the first.
-        since_best: number of validations without a better one.
+        best: mean metrics of the best validation, and `training_step`; empty at first.
+        since_best: number of validations since the best one.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Validation:
 
     @property
     def is_patient(self) -> bool:
-        """Whether the training may continue by `learning.patience`."""
+        """Whether `learning.patience` allows further training."""
         return self.since_best < (self._config.learning.patience or math.inf)
 
     def is_due(self, before: int, step: int) -> bool:
-        """Return whether a training step in (before, step] asks for a validation."""
+        """Return whether a validation is due after the training steps in (before, step]."""
         interval = self._config.evaluation.interval
         last = step == self._config.learning.training_steps
         return interval > 0 and (last or passes(interval, before, step))
 
     def fly(self) -> dict[str, Tensor]:
-        """Return the metrics of each mission, [missions]; on the rank that leads."""
+        """Fly the missions on rank 0; return the metrics of each mission, [missions]."""
         assert self._missions is not None
         return validate(self._missions, self._planner)
 
@@ -57,26 +57,26 @@ class Validation:
         """Validate after a training step; all ranks call it together.
 
         Returns:
-            Means over the missions; whether they are the best so far.
+            Mean metrics over the missions; whether they are the best so far.
         """
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         if self._ranks.leads:
             flown = self.fly()
             if not self.best:
                 warn_without_interest(flown["roi_entropy"])
             means = torch.stack([flown[name].mean() for name in ("roi_entropy", "f1", "return")])
             names = ("validation_entropy", "validation_f1", "validation_return")
-            found = dict(zip(names, means.tolist(), strict=True))
-        found = self._ranks.broadcast(found)
-        better = self._score(found) > self._score(self.best)
+            result = dict(zip(names, means.tolist(), strict=True))
+        result = self._ranks.broadcast(result)
+        better = self._score(result) > self._score(self.best)
         self.since_best += 1
         if better:
             self.since_best = 0
-            self.best = {**found, "training_step": step}
-        return found, better
+            self.best = {**result, "training_step": step}
+        return result, better
 
-    def _score(self, found: Mapping[str, float]) -> float:
-        """Return the value to maximise by `evaluation.best_by`; no validation counts least."""
+    def _score(self, result: Mapping[str, float]) -> float:
+        """Return the score to maximise, by `evaluation.best_by`; -inf without a validation."""
         by = self._config.evaluation.best_by
-        value = found.get(f"validation_{by}", math.inf if by == "entropy" else -math.inf)
+        value = result.get(f"validation_{by}", math.inf if by == "entropy" else -math.inf)
         return -value if by == "entropy" else value

@@ -1,4 +1,4 @@
-"""Weights & Biases as a writer of a training run's log, next to TensorBoard."""
+"""Writes the log of a training run to Weights & Biases, in addition to TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def check_writers(names: Sequence[str]) -> None:
     """Check that the writers of `logging.writers` are installed.
 
     Raises:
-        ConfigError: one is not; says what to install.
+        ConfigError: a writer is not installed; the message names the package to install.
     """
     if "wandb" in names and find_spec("wandb") is None:
         raise ConfigError(
-            "logging.writers: wandb is not installed; pip install 'marl_framework[wandb]' "
+            "logging.writers: wandb is not installed; run pip install 'marl_framework[wandb]' "
             "or choose [tensorboard]"
         )
 
@@ -31,28 +31,28 @@ def check_writers(names: Sequence[str]) -> None:
 class WandbWriter:
     """Writes to Weights & Biases with the methods of TensorBoard's SummaryWriter.
 
-    A resumed run continues its line, and what was logged for later steps stays. Settings come from
-    the environment, such as WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline. A write that fails
-    raises OSError.
+    A resumed run continues its curves; entries of later steps remain. Settings come from
+    environment variables such as WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline. A failed
+    write raises OSError.
 
     Args:
-        folder: run folder; gives the name, and holds the files and the identity there.
-        config: plain data of the configuration, shown with the run.
+        folder: run folder, whose name becomes the run's name; holds wandb's files and run ID.
+        config: configuration as plain data, shown with the run.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: wandb is not installed or cannot start.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         check_writers(["wandb"])
         self._wandb = import_module("wandb")
-        identity = folder / "wandb_id"
+        id_file = folder / "wandb_id"
         try:
-            if not identity.is_file():
-                identity.write_text(uuid.uuid4().hex, encoding="utf-8")
+            if not id_file.is_file():
+                id_file.write_text(uuid.uuid4().hex, encoding="utf-8")
             self._run = self._wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "marl_framework"),
-                id=identity.read_text(encoding="utf-8"),
+                id=id_file.read_text(encoding="utf-8"),
                 name=folder.name,
                 dir=str(folder),
                 config=dict(config),
@@ -60,18 +60,18 @@ class WandbWriter:
             )
         except self._wandb.Error as error:
             raise ConfigError(
-                f"logging.writers: wandb cannot start: {error}; log in with `wandb login`, or set "
+                f"logging.writers: wandb cannot start: {error}; log in with `wandb login` or set "
                 "WANDB_MODE=offline"
             ) from error
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
-        """Write a number."""
+        """Write a scalar."""
         self._log(tag, value, step)
 
     def add_image(
         self, tag: str, pixels: np.ndarray[Any, Any], step: int, dataformats: str
     ) -> None:
-        """Write a picture."""
+        """Write an image."""
         self._log(tag, self._wandb.Image(pixels), step)
 
     def add_histogram_raw(
@@ -84,10 +84,10 @@ class WandbWriter:
         global_step: int,
         **_: float,
     ) -> None:
-        """Write a histogram; each bin ends at its limit, the first one starts at `min`."""
+        """Write a histogram whose bins end at `bucket_limits`; the first bin starts at `min`."""
         edges = np.array([min, *bucket_limits])
-        counted = (np.array(bucket_counts), edges)
-        self._log(tag, self._wandb.Histogram(np_histogram=counted), global_step)
+        histogram = (np.array(bucket_counts), edges)
+        self._log(tag, self._wandb.Histogram(np_histogram=histogram), global_step)
 
     def close(self) -> None:
         """End the run."""

@@ -154,7 +154,7 @@ def test_one_folder_and_event_file_with_missions_of_both_ranks(folder: Path, sai
 
 def test_a_signal_to_one_rank_stops_both_after_the_step(folder: Path, said) -> None:
     assert [rank["stopped"]["code"] for rank in said] == [130, 130]
-    assert said[0]["stopped"]["error"].startswith("interrupted; its state is in")
+    assert said[0]["stopped"]["error"].startswith("interrupted; the state of the run is in")
     assert said[1]["stopped"]["error"] == ""
     assert read(folder, "shrunk", "environment.json")["resumed"][0]["training_step"] == STOP
 
