@@ -1,6 +1,6 @@
 """Multi-agent reinforcement learning for terrain mapping with UAVs.
 
-The public names are those of `__init__.pyi`. Each is loaded when it is first asked for, so that
+`__init__.pyi` lists the public names. Each name is loaded on first access, so that
 `import marl_framework` alone loads no heavy library.
 """
 
@@ -9,14 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 import lazy_loader
 
-# PyTorch and the compiled loops have a pool of OpenMP threads each. Idle threads of one that spin
-# for long keep the cores from the other: on two cores a step then takes a hundred times as long.
-# Read once, when the first of them is loaded.
+# PyTorch and the compiled loops each have a pool of OpenMP threads. Idle threads that spin for long
+# block the cores for the other pool: on two cores a step takes a hundred times as long.
+# OpenMP reads this variable once, when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 try:
     __version__ = version("marl_framework")
-except PackageNotFoundError:  # used from a checkout that is not installed
+except PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

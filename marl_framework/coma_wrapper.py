@@ -1,4 +1,4 @@
-"""The COMA wrapper under its public path; it lives in `algorithms.coma`."""
+"""Public path of the COMA wrapper, which is defined in `algorithms.coma`."""
 
 from marl_framework.algorithms.coma import COMAWrapper
 

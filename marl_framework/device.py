@@ -26,7 +26,7 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of `compute.device`: `auto`, `cpu`, `cuda` (the first GPU) or `cuda:N`.
+    """Return the device for `compute.device`: `auto`, `cpu`, `cuda` (the first GPU) or `cuda:N`.
 
     Raises:
         ConfigError: the device does not exist on this machine.
@@ -40,55 +40,55 @@ def resolve_device(name: str) -> torch.device:
 
 
 def automatic_device() -> torch.device:
-    """Return the first GPU, else the CPU; warn if PyTorch cannot use a GPU of the machine."""
+    """Return the first GPU, else the CPU; warn if PyTorch cannot use this machine's GPU."""
     if _gpu_count():
         return torch.device("cuda", 0)
     if reason := unused_gpu():
-        warnings.warn(f"compute.device: auto takes the CPU; {reason}", ConfigWarning, stacklevel=3)
+        warnings.warn(f"compute.device: auto uses the CPU; {reason}", ConfigWarning, stacklevel=3)
     return torch.device("cpu")
 
 
 def as_device(device: torch.device | str, key: str = "device") -> torch.device:
-    """Return the device of an argument or key: `cpu`, `cuda` (the current GPU) or `cuda:N`.
+    """Return the device for an argument or key: `cpu`, `cuda` (the current GPU) or `cuda:N`.
 
     Raises:
-        ConfigError: it is not a device, or a GPU that does not exist on this machine.
+        ConfigError: the value is not a device, or names a GPU that this machine lacks.
     """
     try:
-        found = torch.device(device)
+        resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"{key}: {device!r} is not a device; use cpu, cuda or cuda:N") from error
-    if found.type == "cuda" and (found.index or 0) >= (count := _gpu_count()):
+    if resolved.type == "cuda" and (resolved.index or 0) >= (count := _gpu_count()):
         built = torch.version.cuda is not None or torch.version.hip is not None
-        reason = unused_gpu() or ("there is none" if built else "this PyTorch is built for CPUs")
+        reason = unused_gpu() or ("there is no GPU" if built else "this PyTorch is built for CPUs")
         if count:
-            reason = f"the last one is cuda:{count - 1}"
+            reason = f"the last GPU is cuda:{count - 1}"
         raise ConfigError(f"{key}: {device} does not exist: {reason}; use cpu")
-    return found
+    return resolved
 
 
 def unused_gpu() -> str:
-    """Return why this machine's GPU is not used; empty if it is, or there is none."""
+    """Return why PyTorch cannot use this machine's GPU; empty if it can, or there is no GPU."""
     if torch.backends.mps.is_available():
         return "Apple's GPUs are not supported"
-    if _gpu_count() or torch.version.hip is not None or not _gpu_granted():
+    if _gpu_count() or torch.version.hip is not None or not _has_visible_gpu():
         return ""
     if torch.version.cuda is None:
         return "the machine has an NVIDIA GPU, but this PyTorch is built for CPUs"
-    driver, supported = _driver()
+    driver, supported = _driver_versions()
     if supported < int(torch.version.cuda.split(".")[0]):
         return (
-            f"NVIDIA's driver {driver} supports CUDA {supported}, and this PyTorch needs CUDA "
+            f"NVIDIA's driver {driver} supports CUDA {supported}, but this PyTorch requires CUDA "
             f"{torch.version.cuda}: update the driver, or install a PyTorch for CUDA {supported}"
         )
     return (
-        f"NVIDIA's driver and this PyTorch for CUDA {torch.version.cuda} do not work together: "
-        "update the driver, or install a PyTorch for its CUDA (nvidia-smi shows it)"
+        f"NVIDIA's driver does not work with this PyTorch for CUDA {torch.version.cuda}: update "
+        "the driver, or install a PyTorch for the CUDA version that nvidia-smi shows"
     )
 
 
 def describe_device(device: torch.device) -> str:
-    """Return one line about the device: the GPU and its memory, or the CPU and its cores."""
+    """Describe the device in one line: the GPU and its memory, or the CPU and its cores."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return f"Using GPU: {properties.name}, {properties.total_memory / 2**30:.1f} GiB"
@@ -102,7 +102,7 @@ def describe_device(device: torch.device) -> str:
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of the networks' forward passes on a device.
 
-    `auto` is bfloat16 on GPUs from compute capability 8.0 on and on CPUs with bfloat16
+    `auto` is bfloat16 on GPUs with compute capability 8.0 or above and on CPUs with bfloat16
     instructions, float16 on older GPUs, and float32 on other CPUs.
 
     Devices other than CPU and GPU always use float32.
@@ -119,14 +119,14 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if _BFLOAT16_FLAGS & _cpu_flags() else torch.float32
     if name == "float16" and device.type == "cpu":
         raise ConfigError(
-            "compute.precision: float16 needs a GPU; use bfloat16, float32 or auto on the CPU"
+            "compute.precision: float16 requires a GPU; use bfloat16, float32 or auto on the CPU"
         )
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
-    """Return a context for automatic mixed precision; it does nothing for float32."""
+    """Return a context for automatic mixed precision, without effect for float32."""
     if dtype == torch.float32:
         return nullcontext()
     return torch.amp.autocast(device.type, dtype=dtype)
@@ -144,8 +144,8 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
     overrides `cudnn_benchmark`; operations without a deterministic kernel then raise an error.
     """
     tf32 = compute.tf32 and device.type == "cuda"
-    cudnn: Any = torch.backends.cudnn  # its operators are missing in PyTorch's type hints
-    # PyTorch has an older and a newer setting, which must agree; the older comes first.
+    cudnn: Any = torch.backends.cudnn  # some attributes are missing in PyTorch's type hints
+    # PyTorch has an older and a newer setting, which must agree; set the older one first.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         torch.set_float32_matmul_precision("highest")
@@ -153,7 +153,7 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     if compute.deterministic:
-        # cuBLAS reads it once, when it creates its first handle.
+        # cuBLAS reads this variable once, when creating the first handle.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(compute.deterministic)
     torch.backends.cudnn.deterministic = compute.deterministic
@@ -161,32 +161,32 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished all its work; return at once on other devices."""
+    """Wait until a GPU has finished all work; return at once on other devices."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def launched_on(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """Return a context for Triton kernels: they start on the current device, now the tensor's."""
+    """Return a context that makes the tensor's GPU the current one, for Triton kernels."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def _gpu_count() -> int:
     """Return the number of GPUs that PyTorch can use."""
-    with warnings.catch_warnings():  # `unused_gpu` reports it in one line
+    with warnings.catch_warnings():  # `unused_gpu` reports the problem in one line
         warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _gpu_granted() -> bool:
-    """Return whether this process has an NVIDIA GPU that its environment does not hide."""
+def _has_visible_gpu() -> bool:
+    """Return whether there is an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles")
     return not hidden and any(DEVICES.glob("nvidia[0-9]*"))
 
 
-def _driver() -> tuple[str, float]:
-    """Return version and newest major CUDA of NVIDIA's driver; inf if it does not answer."""
-    with suppress(Exception):  # the message does without
+def _driver_versions() -> tuple[str, float]:
+    """Return NVIDIA's driver version and newest supported major CUDA version; inf if unknown."""
+    with suppress(Exception):  # both versions are optional
         import pynvml
 
         pynvml.nvmlInit()
@@ -213,33 +213,33 @@ def _cpuinfo(key: str) -> str:
 
 
 def usable_cores() -> int:
-    """Return the number of cores this process may use; containers can restrict it."""
+    """Return the number of cores that this process may use, also in containers."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Lack(NamedTuple):
-    """Missing requirement of Triton kernels, and its remedy, empty if there is none."""
+    """Missing requirement of Triton kernels, and the remedy (may be empty)."""
 
     reason: str
     fix: str
 
 
 def triton_lacks(device: torch.device) -> Lack | None:
-    """Return what Triton lacks to compile and load kernels for a device; None if nothing."""
+    """Return the first requirement of Triton kernels that is missing for a device, or None."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return Lack("there is no GPU", "")
     if torch.version.hip is not None:
         return Lack("this PyTorch is for AMD's GPUs", "")
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
-        found = ".".join(map(str, capability))
-        return Lack(f"this GPU has compute capability {found}, below 8.0", "")
+        number = ".".join(map(str, capability))
+        return Lack(f"this GPU has compute capability {number}, below 8.0", "")
     if importlib.util.find_spec("triton") is None:
         return Lack("triton is not installed", "pip install triton")
     if not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
-        return Lack("there is no C compiler", "install gcc, or name a compiler in CC")
+        return Lack("there is no C compiler", "install gcc, or set CC to a compiler")
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return Lack("Python.h is missing", "install Python's headers (Debian, Ubuntu: python3-dev)")
     return None

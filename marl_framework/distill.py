@@ -1,4 +1,4 @@
-"""Makes one team of several teachers: `python -m marl_framework.distill`."""
+"""Distil several teachers into one team: `python -m marl_framework.distill`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from marl_framework.training.series import Launch, read_launch, train_runs
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Build the parser of the command line."""
     parser = Parser(prog="python -m marl_framework.distill", description=__doc__)
     add_run_options(parser, "params_fast.yaml")
     add_short_forms(parser, ["device"])
@@ -34,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tasks",
         metavar="FILE",
-        help="missions by name, each with its differences from the params file; sets "
+        help="file of tasks: missions by name, as differences from the params file; sets "
         "distillation.tasks",
     )
     parser.add_argument(
@@ -43,19 +43,19 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="TASK=TEACHER",
         help="teacher of a task: a run folder, a run of logging.directory, a checkpoint, "
-        "pretrained:student or a planner; NAME alone: the runs NAME-TASK of all tasks; repeatable",
+        "pretrained:student or a planner; NAME alone: run NAME-TASK for each task; repeatable",
     )
     workers = parser.add_argument_group("workers")
     workers.add_argument(
         "--workers",
         metavar="FILE",
-        help="train a team for each task of a file instead: NAME-TASK for --run-name NAME; with "
-        "--resume continue where they stopped",
+        help="instead train a team for each task of a file, as run NAME-TASK for --run-name NAME; "
+        "with --resume continue the runs",
     )
     workers.add_argument(
         "--init-from",
         metavar="RUN_OR_FILE",
-        help="with --workers: start each training with the weights of this team, see main",
+        help="with --workers: initial weights of each training; see main --help",
     )
     add_series_options(parser, "--workers")
     return parser
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
     if options.print_config:
         return print_config(config)
 
-    # They load PyTorch: help and bad input come at once.
+    # Imported here, because they load PyTorch: help and bad input are reported at once.
     from marl_framework.distillation.trainer import Distiller
     from marl_framework.training.rounds import train_in_rounds
 

@@ -1,4 +1,4 @@
-"""Checks whether a training run can start here: `python -m marl_framework.doctor --config FILE`."""
+"""Check whether a training run can start: `python -m marl_framework.doctor --config FILE`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7)
 
 @dataclass
 class Check:
-    """Result of one check: a finding in one line, and a remedy if it failed."""
+    """Result of one check: a finding in one line, and a remedy if the check failed."""
 
     name: str
     ok: bool
@@ -38,7 +38,7 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     try:
         path = resolve_config_path(config_name)
     except ConfigError as error:  # reported before PyTorch loads
-        return [*checks, Check("configuration", False, str(error), "name a params file")]
+        return [*checks, Check("configuration", False, str(error), "give a params file")]
     from marl_framework.device import resolve_device
     from marl_framework.training import readiness
 
@@ -67,28 +67,28 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
 
 
 def _guarded(name: str, check: Callable[[], tuple[str, str]], fix: str) -> Check:
-    """Run a check, which returns finding and remedy; an exception fails it, with `fix`."""
+    """Run a check, which returns finding and remedy; after an exception, `fix` is the remedy."""
     try:
-        found, remedy = check()
-        return Check(name, not remedy, found, remedy)
+        finding, remedy = check()
+        return Check(name, not remedy, finding, remedy)
     except Exception as error:
         line = " ".join(str(error).split())[:300]
         return Check(name, False, f"{type(error).__name__}: {line}", fix)
 
 
 def _versions() -> tuple[str, str]:
-    found = {"python": platform.python_version()}
-    bad = [] if sys.version_info >= (3, 11) else ["python 3.11"]
+    versions = {"python": platform.python_version()}
+    required = [] if sys.version_info >= (3, 11) else ["python 3.11"]
     for package, minimum in MINIMUM.items():
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "missing"
-        numbers = [int(part) for part in found[package].split(".")[:2] if part.isdigit()]
+            versions[package] = "missing"
+        numbers = [int(part) for part in versions[package].split(".")[:2] if part.isdigit()]
         if tuple(numbers) < minimum:
-            bad.append(f"{package} {'.'.join(map(str, minimum))}")
-    text = ", ".join(f"{name} {number}" for name, number in found.items())
-    return text, f"needs at least {', '.join(bad)}; {_INSTALL}" if bad else ""
+            required.append(f"{package} {'.'.join(map(str, minimum))}")
+    text = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return text, f"requires at least {', '.join(required)}; {_INSTALL}" if required else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Compares planners on the same missions: `python -m marl_framework.evaluate`."""
+"""Compare planners on the same missions: `python -m marl_framework.evaluate`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from marl_framework.runs.history import state_of
 from marl_framework.runs.names import checkpoint_file
 from marl_framework.training.guard import guarded
 
-# Modules that load PyTorch are imported where they are used: help and bad input come at once.
+# Functions import the modules that load PyTorch: help and bad input are reported at once.
 if TYPE_CHECKING:
     from marl_framework.config.model import Config
     from marl_framework.evaluation.comparison import Comparison
     from marl_framework.planners.team import Checkpoint
 
-_REFRESH, _WAIT = 20, 5.0  # seconds until a page of --watch loads again, and between its looks
+_REFRESH, _WAIT = 20, 5.0  # with --watch: time until pages reload, and between checks [s]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code.
-
-    0 done, 1 failed, 2 bad input, 130 interrupted.
-    """
+    """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
     options = read_options(__doc__, arguments)
     return guarded(lambda _: _run(options), again="then run the command again")
 
@@ -55,8 +52,8 @@ def _fly_suite(options: argparse.Namespace) -> None:
     from marl_framework.planners.team import load_team
 
     loaded()
-    names, own = options.policies or (suite.POLICIES, {})
-    if own:
+    names, named_runs = options.policies or (suite.POLICIES, {})
+    if named_runs:
         raise ConfigError("--policies NAME=RUN cannot be combined with --suite; use --checkpoint")
     runs = [] if options.checkpoint is None else options.checkpoint.split(",")
     teams = [load_team(run.strip()) for run in runs]
@@ -78,7 +75,7 @@ def _fly_suite(options: argparse.Namespace) -> None:
         try:
             results = suite.results(flights, flights.fly())
         except KeyboardInterrupt:
-            warn("the suite is incomplete; the same command continues it")
+            warn("the suite is incomplete; run the same command again to continue")
             raise
         text = suite.table(results)
         write_json(out / "suite.json", results)
@@ -90,23 +87,23 @@ def _fly_suite(options: argparse.Namespace) -> None:
 def _watch(options: argparse.Namespace) -> None:
     run = Path(options.watch)
     if not run.is_dir():
-        raise ConfigError(f"--watch {run} is not a folder; name a run folder")
+        raise ConfigError(f"--watch {run} is not a folder; give a run folder")
     options.policies = options.policies or ([LEARNED], {})
     options.out, options.html = options.out or str(run / "watch"), True
     for checkpoint in latest_teams(run):
         options.checkpoint = str(checkpoint)
         _compare(options)
-        print(f"watching {run}; Ctrl-C ends", flush=True)
+        print(f"watching {run}; press Ctrl-C to stop", flush=True)
 
 
 def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Iterator[Path]:
-    """Yield the last checkpoint of a run after each change until its training ends.
+    """Yield the last checkpoint of a run after each change, until the training ends.
 
-    Raises ConfigError if the run has neither a training in progress nor a checkpoint.
+    Raises ConfigError if the run is not in training and has no checkpoint.
     """
     last, seen = run / "checkpoints" / "last.pt", None
     while True:
-        training = state_of(run) == "in training"  # first, to miss no last checkpoint
+        training = state_of(run) == "in training"  # read first, to see the final checkpoint, too
         newest = last.stat().st_mtime_ns if last.is_file() else None
         if newest != seen:
             seen = newest
@@ -114,14 +111,16 @@ def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Itera
         elif training:
             wait(_WAIT)
         elif seen is None:
-            raise ConfigError(f"--watch {run} has no checkpoint and no training; name a run folder")
+            raise ConfigError(
+                f"--watch {run} has no checkpoint and is not in training; give another run folder"
+            )
         else:
             return
 
 
 def _compare(options: argparse.Namespace) -> None:
     if options.policies is None:
-        raise ConfigError(f"--policies is missing; name some of {', '.join(PLANNER_NAMES)}")
+        raise ConfigError(f"--policies is missing; choose from {', '.join(PLANNER_NAMES)}")
     worlds: Mapping[str, Any] = world_overrides(options.agents, options.communication)
     if options.tasks is not None:
         worlds = read_tasks(options.tasks)
@@ -151,26 +150,26 @@ def _runs_in(world: str, options: argparse.Namespace) -> dict[str, str]:
 
 
 def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str, Comparison]:
-    """Return the flights in each world; `worlds` are its overrides, or the keys of its task."""
+    """Prepare the flights in each world; `worlds`: overrides, or keys of a task, by world."""
     from marl_framework.device import resolve_device
     from marl_framework.evaluation import comparison
     from marl_framework.planners.team import find_checkpoint, load_team
 
     names, seed = options.policies[0], SEED if options.seed is None else options.seed
-    find, checkpoint = functools.cache(load_team), None
-    if options.checkpoint is not None:  # without `learned` only its mission counts
-        checkpoint = (find if LEARNED in names else find_checkpoint)(options.checkpoint)
+    load, checkpoint = functools.cache(load_team), None
+    if options.checkpoint is not None:  # without `learned` only the checkpoint's mission is used
+        checkpoint = (load if LEARNED in names else find_checkpoint)(options.checkpoint)
     prepared: dict[str, Comparison] = {}
     for world, changes in worlds.items():
-        teams = {name: find(run) for name, run in _runs_in(world, options).items()}
+        teams = {name: load(run) for name, run in _runs_in(world, options).items()}
         configure = functools.partial(_configuration, options, world, changes)
         config = configure(checkpoint or next(iter(teams.values()), None))
         if not prepared:
             device = resolve_device(config.compute.device)
             if options.config is None:
                 first = {} if checkpoint is None else {checkpoint.name: checkpoint}
-                own = {name: configure(team) for name, team in (first | teams).items()}
-                comparison.print_other_missions(own)
+                missions = {name: configure(team) for name, team in (first | teams).items()}
+                comparison.print_other_missions(missions)
         prepared[world] = comparison.prepare(
             config, device, names, options.missions or MISSIONS, seed, checkpoint,
             not options.sample, teams,
@@ -181,7 +180,7 @@ def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str
 def _configuration(
     options: argparse.Namespace, world: str, changes: Any, team: Checkpoint | None
 ) -> Config:
-    """Return the configuration of a world and its changes (see `_prepare`), as a team sees it."""
+    """Return the configuration of a team in a world; for `changes` see `worlds` in `_prepare`."""
     from marl_framework.planners.team import mission_config
 
     overrides = [*(options.terrain or ()), *options.overrides]
@@ -196,7 +195,7 @@ def _configuration(
 def _output_folder(name: str) -> Path:
     """Create a folder and check that files can be written there."""
     if not name:
-        raise ConfigError("--out is empty; name a folder")
+        raise ConfigError("--out is empty; give a folder")
     out = Path(name)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -205,7 +204,7 @@ def _output_folder(name: str) -> Path:
 
 
 def command() -> int:
-    """Run the command line as a program of its own; return its exit code."""
+    """Run the command line as a program; return its exit code."""
     return as_program(main)
 
 

@@ -1,6 +1,6 @@
-"""Exports a trained team to one file: for ONNX Runtime, PyTorch, or this library elsewhere.
+"""Export a trained team to a file for ONNX Runtime, PyTorch or this library.
 
-Run it with `python -m marl_framework.export`.
+The command is `python -m marl_framework.export`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from marl_framework.runs.names import checkpoint_file
 from marl_framework.training.guard import guarded
 
 TOLERANCE = 1e-5
-"""Largest accepted difference of an output from PyTorch's."""
+"""Largest accepted difference between an exported output and PyTorch's output."""
 
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", "weights": ".pt"}
 _PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript")}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.export", description=__doc__)
     add_checkpoint(parser, required=True)
     parser.add_argument(
         "--format",
         required=True,
         choices=tuple(_SUFFIXES),
-        help="onnx (.onnx), torch (.pt2), or weights (.pt), a checkpoint with only the actor or "
-        "map predictor and its configuration",
+        help="onnx (.onnx), torch (.pt2), or weights (.pt): a checkpoint with only the actor or "
+        "map predictor, and the configuration",
     )
     parser.add_argument(
         "--observations",
         action="store_true",
-        help="export the whole team with its observations and masks: maps in, actions out "
-        "(default: one UAV's policy: observation and mask in, probabilities out)",
+        help="export the whole team, including observations and masks: maps in, actions out "
+        "(default: policy of one UAV: observation and mask in, probabilities out)",
     )
     add_overrides(
         parser,
@@ -58,11 +58,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code.
+    """Run the command line; return the exit code.
 
     0 done, 1 failed or outputs differ from PyTorch, 2 bad input, 130 interrupted.
     """
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     return guarded(lambda _: _run(options), again="then run the command again")
 
 
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.format == "weights":
         return _write_weights(options, out)
 
-    # These load PyTorch: help and bad input come at once.
+    # Imported here, because they load PyTorch: help and bad input are reported at once.
     from marl_framework.exporting.exported import export, largest_difference, report, sample_inputs
     from marl_framework.exporting.portable import PortableActor, PortableTeam, mission_facts
     from marl_framework.planners.team import load_team, mission_config, trained_team
@@ -88,8 +88,8 @@ def _run(options: argparse.Namespace) -> int:
     difference = largest_difference(portable.run, module, samples)
     if not difference <= TOLERANCE:
         warn(
-            f"error: the exported team differs from PyTorch by {difference:.1e}, more than the "
-            f"allowed {TOLERANCE:g}; nothing was written"
+            f"error: outputs of the exported team differ from PyTorch by {difference:.1e}, more "
+            f"than {TOLERANCE:g}; no file was written"
         )
         return FAILED
     with writing(out), atomic_file(out) as file:
@@ -118,19 +118,21 @@ def _check(options: argparse.Namespace, out: Path) -> None:
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: the folder {out.parent} does not exist; create it")
     if out.exists() and out.resolve().parent.name == "checkpoints":
-        raise ConfigError(f"--out {out} is a checkpoint of a run; name another file")
+        raise ConfigError(f"--out {out} is a checkpoint of a run; choose another file")
     if missing := [name for name in _PACKAGES.get(form, ()) if find_spec(name) is None]:
         install = "run pip install 'marl_framework[onnx]'"
         raise ConfigError(f"--format {form}: {', '.join(missing)} not installed; {install}")
     checkpoint = checkpoint_file(options.checkpoint)
     if out.exists() and out.samefile(checkpoint):
-        raise ConfigError(f"--out {out} is the checkpoint to export; name another file")
+        raise ConfigError(f"--out {out} is the checkpoint to export; choose another file")
     if options.observations and form == "weights":
-        raise ConfigError(f"--observations cannot be combined with --format {form}; leave it out")
+        raise ConfigError(
+            f"--observations cannot be combined with --format {form}; omit --observations"
+        )
 
 
 def command() -> int:
-    """Run the command line as a program of its own; return its exit code."""
+    """Run the command line as a program; return its exit code."""
     return as_program(main)
 
 

@@ -1,4 +1,4 @@
-"""Lists, archives and deletes runs: `python -m marl_framework.history`."""
+"""List, archive and delete runs: `python -m marl_framework.history`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from marl_framework.runs.history import History, describe_run, state_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 done, 2 bad input."""
-    options = _parser().parse_args(arguments)
+    """Run the command line; return 0 done or 2 bad input."""
+    options = _make_parser().parse_args(arguments)
     loaded()
     try:
         history = History(Path(options.runs))
         with plain_warnings():
-            for line in _lines(history, options):
+            for line in _run(history, options):
                 print(line)
     except BrokenPipeError:
         raise
@@ -30,52 +30,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _lines(history: History, options: argparse.Namespace) -> Iterator[str]:
+def _run(history: History, options: argparse.Namespace) -> Iterator[str]:
+    """Run a subcommand; yield the lines to print."""
     if options.command == "list":
         if options.name:
             history.check(options.name)
         for name in [options.name] if options.name else history.names():
             for stamp in history.stamps(name):
-                yield _brief(f"{name}/{stamp}", history.folder / name / stamp)
+                yield _summarise(f"{name}/{stamp}", history.folder / name / stamp)
             if (history.runs / name).is_dir():
-                yield _brief(name, history.runs / name)
+                yield _summarise(name, history.runs / name)
     elif options.command == "show":
         path = history.find(options.run)
         yield f"folder: {path}"
-        yield from (f"{name}: {value}" for name, value in _known(path).items())
+        yield from (f"{name}: {value}" for name, value in _read_metadata(path).items())
     elif options.command == "archive":
         moved = history.archive(options.name)
         if moved is not None:
             yield f"The earlier run '{options.name}' is now in {moved}"
     else:
         if options.keep < 0:
-            raise ConfigError(f"--keep {options.keep}: give a number of runs, 0 or more")
+            raise ConfigError(f"--keep {options.keep}: must be 0 or more")
         history.check(options.name)
         yield from (f"deleted {path}" for path in history.clean(options.name, options.keep))
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _read_metadata(path: Path) -> dict[str, Any]:
     return {**describe_run(path), "state": state_of(path)}
 
 
-def _brief(label: str, path: Path) -> str:
-    known = _known(path)
-    entropy = known["best"].get("validation_entropy")
+def _summarise(label: str, path: Path) -> str:
+    run = _read_metadata(path)
+    entropy = run["best"].get("validation_entropy")
     best = f", best validation entropy {entropy:.4f}" if isinstance(entropy, float) else ""
-    steps = known["training_step"]
-    flew = steps is None and known["state"] == "finished"  # without training
-    made = "" if flew else f", {steps or 0} training steps"
-    return f"{label}: {known['state']}{made}{best}, began {known['started']}"
+    steps = run["training_step"]
+    is_flight = steps is None and run["state"] == "finished"  # missions without training
+    made = "" if is_flight else f", {steps or 0} training steps"
+    return f"{label}: {run['state']}{made}{best}, began {run['started']}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.history", description=__doc__)
     parser.add_argument(
         "--runs",
         default="runs",
         metavar="FOLDER",
-        help="folder of the runs, logging.directory (default: runs); the history is "
-        "training_history/ beside it",
+        help="folder of the runs, logging.directory (default: runs); archived runs are in "
+        "training_history/ next to this folder",
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -84,16 +85,16 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(argument, **more)
         return command
 
-    add("list", "list the runs of a name, or all runs, earlier ones too", "name", nargs="?")
+    add("list", "list current and archived runs: all, or those with this name", "name", nargs="?")
     add("show", "show commit, versions, state and results of a run, NAME or NAME/TIME", "run")
-    add("archive", "move the run of a name to the history", "name")
-    clean = add("clean", "delete all but the newest N earlier runs of a name", "name")
+    add("archive", "move a run to training_history/", "name")
+    clean = add("clean", "delete archived runs with this name, except the newest N", "name")
     clean.add_argument("--keep", type=int, required=True, metavar="N")
     return parser
 
 
 def command() -> int:
-    """Run the command line as a program of its own; return its exit code."""
+    """Run the command line as a program; return its exit code."""
     return as_program(main)
 
 

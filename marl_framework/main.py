@@ -1,4 +1,4 @@
-"""Trains a team, or flies missions, as a params file says: `python -m marl_framework.main`."""
+"""Train a team or fly missions, as configured in a params file: `python -m marl_framework.main`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marl_framework.training.ranks import Ranks
 
 
 class _Parser(Parser):
-    """Reports an error once, not on each rank."""
+    """Parser that reports an error once, not on each rank."""
 
     def error(self, message: str) -> NoReturn:
         ranks = Ranks.of()
@@ -24,7 +24,7 @@ class _Parser(Parser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Build the parser of the command line."""
     from marl_framework.training.options import add_main_options
 
     parser = _Parser(prog="python -m marl_framework.main", description=__doc__)

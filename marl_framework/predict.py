@@ -1,4 +1,4 @@
-"""Trains the search planner's map predictor: `python -m marl_framework.predict`."""
+"""Train the map predictor of the search planner: `python -m marl_framework.predict`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, log: RunLog) -> int:
     start, config = read_start(options), load_options(options)
 
-    # They load PyTorch: help and bad input come at once.
+    # Imported here, because they load PyTorch: help and bad input are reported at once.
     from marl_framework.prediction.trainer import PredictorTrainer
     from marl_framework.training.rounds import train_in_rounds
 

@@ -1,4 +1,4 @@
-"""Times the stages of a computation, on a GPU without waiting for it."""
+"""Time the stages of a computation, without synchronising with a GPU at each stage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 OTHER = "other"
 """Name of the time outside all stages."""
-_sums = partial(defaultdict[str, float], float)
+_new_sums = partial(defaultdict[str, float], float)
 
 
 class StageTimer:
-    """Adds up the time of named stages, `with timer(stage)`, and counts the work that was done.
+    """Sums the time of named stages, `with timer(stage)`, and counts work such as transitions.
 
-    On a GPU events on its stream time a stage, without waiting; `seconds`, `shares` and `rates`
-    wait for the work given so far. Stages do not nest. `clock` is the wall clock [s].
+    On a GPU, events on the current stream time each stage without waiting. `wall`, `seconds`,
+    `shares` and `rates` wait for all submitted work. Stages do not nest. `clock` is in seconds.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class StageTimer:
         self._device, self._clock = device, clock
         self._open: str | None = None
         self._spans: list[tuple[str, Any, Any]] = []
-        self._seconds = _sums(), _sums()  # since `reset`, and in total
-        self._counts = _sums(), _sums()
+        self._seconds = _new_sums(), _new_sums()  # since `reset`, and in total
+        self._counts = _new_sums(), _new_sums()
         self._starts = [clock()] * 2
 
     @contextmanager
@@ -53,23 +53,23 @@ class StageTimer:
 
     def wall(self, *, total: bool = False) -> float:
         """Return the wall time [s] since `reset`, or in total; wait for the device."""
-        self._settle()
+        self._collect_spans()
         return self._clock() - self._starts[total]
 
     def seconds(self, *, total: bool = False) -> dict[str, float]:
         """Return the seconds in each stage since `reset`, or in total, in order of first use."""
-        self._settle()
+        self._collect_spans()
         return dict(self._seconds[total])
 
     def shares(self, *, total: bool = False) -> dict[str, float]:
-        """Return shares of the wall time in each stage, and the rest as `other`; the sum is 1."""
+        """Return each stage's share of the wall time, and the rest as `other`; the sum is 1."""
         seconds = self.seconds(total=total)
-        inside = sum(seconds.values())
-        wall = max(self.wall(total=total), inside)
+        in_stages = sum(seconds.values())
+        wall = max(self.wall(total=total), in_stages)
         if wall <= 0:
             return {}
         shares = {stage: value / wall for stage, value in seconds.items()}
-        return {**shares, OTHER: 1 - inside / wall}
+        return {**shares, OTHER: 1 - in_stages / wall}
 
     def rates(self, *, total: bool = False) -> dict[str, float]:
         """Return counts per second of wall time since `reset`, or in total."""
@@ -77,8 +77,8 @@ class StageTimer:
         return {name: n / wall if wall > 0 else 0.0 for name, n in self._counts[total].items()}
 
     def reset(self) -> None:
-        """Start a new interval; totals stay."""
-        self._settle()
+        """Start a new interval; keep the totals."""
+        self._collect_spans()
         self._seconds[0].clear()
         self._counts[0].clear()
         self._starts[0] = self._clock()
@@ -90,8 +90,8 @@ class StageTimer:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def _settle(self) -> None:
-        """Turn finished spans into seconds."""
+    def _collect_spans(self) -> None:
+        """Wait for the device and add the recorded spans to the sums."""
         on_gpu = self._device.type == "cuda"
         if on_gpu and self._spans:
             self._spans[-1][2].synchronize()
