@@ -42,7 +42,7 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
     error = capsys.readouterr().err.splitlines()
     run = tmp_path / "runs" / "t"
     assert len(error) == 1
-    assert error[0].startswith("error: 4 updates up to training step 3 had a loss or gradient")
+    assert error[0].startswith("error: 4 updates up to training step 3 were skipped")
     assert "learning.max_skipped_updates allows 0" in error[0]
     assert str(run / "not_finite.pt") in error[0]
     dump = torch.load(run / "not_finite.pt", weights_only=True)
@@ -113,5 +113,5 @@ def test_a_log_that_cannot_be_made_is_warned_of_once(tmp_path: Path, capsys) -> 
             counts = {"actions": torch.ones(3)}
             assert logger.log(step, {"return": torch.tensor(1.0)}, counts) == {"return": 1.0}
     assert len(lines) == 1
-    assert "goes on without it" in lines[0]
+    assert "continues without this log" in lines[0]
     assert os.listdir(tmp_path) == ["file"]

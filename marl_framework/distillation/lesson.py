@@ -1,4 +1,4 @@
-"""Missions that a student flies and a teacher labels."""
+"""Tasks of a distillation: missions that a student flies and a teacher labels."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.planner import weights_read
 from marl_framework.planners.team import check_lattice, team_weights
 
-_UNIFORM_SHARE = 0.01  # of labels in the reverse direction, since 0 has no logarithm
+_UNIFORM_SHARE = 0.01  # share of a uniform policy mixed into labels for `reverse`; avoids log(0)
 
 
 class Samples(NamedTuple):
-    """B states, each of one UAV before a move."""
+    """B labelled samples, each of one UAV before a move."""
 
     observations: Tensor
     """Observations of the student, [B, C_a, X, Y] float16."""
     masks: Tensor
     """Allowed actions of the student, [B, A] bool."""
     labels: Tensor
-    """The teacher's policy over these, [B, A] float32."""
+    """Policy of the teacher over the allowed actions, [B, A] float32."""
     weights: Tensor
-    """1, or 0 if the teacher rates none of these actions, [B] float32."""
+    """Weights of the samples: 0 if the teacher rates no allowed action, else 1, [B] float32."""
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -50,12 +50,12 @@ class Samples(NamedTuple):
         return cls(*map(torch.cat, zip(*parts, strict=True)))
 
     def batch(self, index: Tensor) -> Self:
-        """Return the samples of some indices [b], with observations in float32."""
-        observations, *others = (part[index] for part in self)
+        """Return the samples at the indices [b], with observations in float32."""
+        observations, *others = (field[index] for field in self)
         return type(self)(observations.float(), *others)
 
     def turn(self, symmetries: Symmetries, which: Tensor) -> Self:
-        """Return the samples under symmetry `which` [B], labels included."""
+        """Return the samples, including labels, transformed by symmetry `which` [B]."""
         return self._replace(
             observations=symmetries.maps(self.observations, which),
             masks=symmetries.policies(self.masks, which),
@@ -64,12 +64,12 @@ class Samples(NamedTuple):
 
 
 def divergence(batch: Samples, policy: Tensor, direction: str) -> Tensor:
-    """Return the mean divergence of student and teachers over samples with a label [nat].
+    """Compute the mean divergence between student and teachers over labelled samples [nat].
 
-    `forward` is KL(teacher ‖ student), whose gradient is that of the cross-entropy; `reverse` is
+    `forward` is KL(teacher ‖ student), with the same gradient as the cross-entropy; `reverse` is
     KL(student ‖ teacher) (Agarwal et al. 2024, arXiv 2306.13649, section 3).
 
-    The `policy` of the student is [B, A].
+    `policy` is the student's policy, [B, A].
     """
     if direction == "forward":
         distances = kl_divergence(batch.labels, policy)
@@ -87,11 +87,11 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 class Lesson(MissionTask):
     """A task of a distillation: missions in which a teacher labels all states.
 
-    The teacher also makes a share of the moves: all UAVs of a mission then follow it together, so
-    that their actions fit each other. Tasks of different `number` draw different missions.
+    The teacher also makes a share of the moves. In such a move all UAVs of a mission follow the
+    teacher, because it chooses their actions jointly. Each `number` draws different missions.
 
-    `sizes` are those of the student's networks, which may be of a larger team. Raises ConfigError
-    if mission or teacher do not fit the student.
+    `sizes` are the sizes of the student's networks, which may be for a larger team. Raises
+    ConfigError if mission or teacher do not fit the student.
     """
 
     def __init__(self, config: Config, name: str, number: int, device: torch.device) -> None:
@@ -100,13 +100,13 @@ class Lesson(MissionTask):
         teacher = settings.teachers[name]
         self._team = find_team(teacher, config.logging.directory, name)
         trained = None if self._team is None else self._team.config()
-        self._config = kept = _mission(config, name, trained)
-        check_lattice(config, kept, f"task {name}")
+        self._config = flown = _configure_mission(config, name, trained)
+        check_lattice(config, flown, f"task {name}")
         if trained is not None:
             check_lattice(config, trained, f"teacher of {name}")
-            if trained.observation.sees_uncertainty:  # the missions must keep it up to date
-                kept = with_changes(kept, {"observation": {"uncertainty": True}}, f"task {name}")
-        environment = MissionEnvironment(kept, settings.missions, device, "training", rank=number)
+            if trained.observation.sees_uncertainty:  # the missions must track uncertainty
+                flown = with_changes(flown, {"observation": {"uncertainty": True}}, f"task {name}")
+        environment = MissionEnvironment(flown, settings.missions, device, "training", rank=number)
         super().__init__(environment)
         self.builder = make_builder(environment, self._config)
         self.sizes = self._config.network_sizes
@@ -125,7 +125,7 @@ class Lesson(MissionTask):
             self._validation = MissionEnvironment(self._config, missions, device, "validation")
 
     def weights_read(self) -> dict[str, str]:
-        """Return checksums of files and weights that are read, except by custom planners."""
+        """Return checksums of all files and weights read, except those of custom planners."""
         files = files_read(self._config)
         if self._team is not None:
             return files | team_weights(self._team, f"{TEACHERS}.{self.name}")
@@ -134,21 +134,21 @@ class Lesson(MissionTask):
         return files
 
     def reset(self) -> None:
-        """Start E new missions, in the same buffers, without labels."""
+        """Start E new missions in the same buffers, and clear the labels."""
         super().reset()
         self._labels = []
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """Return observations with planes for the number of UAVs in `sizes`; see `MissionTask`.
+        """Return observations with a plane for each UAV of the team in `sizes`; see `MissionTask`.
 
         Planes of missing UAVs are 0, as for UAVs that are not heard.
         """
-        seen = super().observe()
-        if missing := self.sizes.actor_channels - seen.shape[2]:
-            planes, maps = seen[:, :, : self.n_agents], seen[:, :, self.n_agents :]
-            zeros = torch.zeros_like(seen[:, :, :1]).expand(-1, -1, missing, -1, -1)
-            seen = torch.cat((planes, zeros, maps), dim=2)
-        return seen if out is None else out.copy_(seen)
+        channels = super().observe()
+        if missing := self.sizes.actor_channels - channels.shape[2]:
+            planes, maps = channels[:, :, : self.n_agents], channels[:, :, self.n_agents :]
+            zeros = torch.zeros_like(channels[:, :, :1]).expand(-1, -1, missing, -1, -1)
+            channels = torch.cat((planes, zeros, maps), dim=2)
+        return channels if out is None else out.copy_(channels)
 
     def _draw_and_label(
         self,
@@ -164,37 +164,37 @@ class Lesson(MissionTask):
         advice = self._teacher(self.state, self.generator)
         if self._share > 0:
             draws = torch.rand(self.num_envs, generator=self.generator, device=self.device)
-            follows = (draws < self._share).unsqueeze(1)
-            actions.copy_(torch.where(follows, advice.actions, actions))
-            masks.copy_(torch.where(follows.unsqueeze(2), advice.masks, masks))
+            by_teacher = (draws < self._share).unsqueeze(1)
+            actions.copy_(torch.where(by_teacher, advice.actions, actions))
+            masks.copy_(torch.where(by_teacher.unsqueeze(2), advice.masks, masks))
             probabilities.copy_(policy_probabilities(logits, masks, epsilon))
         self._labels.append(labels(advice.logits, masks))
 
     def fly(
         self, act: Callable[[Tensor], Tensor], share: float
     ) -> tuple[Rollout, Samples, dict[str, Tensor]]:
-        """Fly missions with the student; return them, the samples, and measurements.
+        """Fly missions with the student; return rollout, samples and metrics.
 
-        `act` maps observations [E, N, C_a, X, Y] to logits [E, N, A]; the teacher makes a `share`
-        of the moves, 0 to 1. Measurements are scalars on the device: `loss`, the divergence before
-        learning; `agreement`, the share of labelled states in which student and teacher have the
+        `act` maps observations [E, N, C_a, X, Y] to logits [E, N, A]. The teacher makes a `share`
+        (0 to 1) of the moves. Metrics are scalars on the device: `loss`, the divergence before the
+        updates; `agreement`, the share of labelled states in which student and teacher have the
         same most probable action; `left_out`, the number of states without a label; `return`,
         `roi_entropy` and `f1`, means over the missions.
         """
         self._share = share
         rollout = self._collector.collect(act, 0.0)
-        policies, known = (torch.stack(p).flatten(0, 2) for p in zip(*self._labels, strict=True))
+        policies, rated = (torch.stack(p).flatten(0, 2) for p in zip(*self._labels, strict=True))
         flown = slice(None) if rollout.active is None else rollout.active.flatten().nonzero()[:, 0]
         samples = Samples(
             observations=rollout.observations.flatten(0, 2)[flown].half(),
             masks=rollout.masks.flatten(0, 2)[flown],
             labels=policies[flown],
-            weights=known[flown].float(),
+            weights=rated[flown].float(),
         )
         policy = rollout.probabilities.flatten(0, 2)[flown]
         same = (policy.argmax(-1) == samples.labels.argmax(-1)).float()
         maps = self.state.global_belief, self.state.truth
-        measured = {
+        metrics = {
             "loss": divergence(samples, policy, self._settings.loss),
             "agreement": weighted_mean(same, samples.weights),
             "left_out": (1 - samples.weights).sum(),
@@ -202,18 +202,18 @@ class Lesson(MissionTask):
             "roi_entropy": roi_entropy(*maps).mean(),
             "f1": f1(*maps).mean(),
         }
-        return rollout, samples, measured
+        return rollout, samples, metrics
 
     def validate(self, act: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """Fly the task's validation missions with the student's best actions; return means."""
+        """Fly the task's validation missions greedily with the student; return mean metrics."""
         planner = LearnedPlanner(act, self.builder, self.environment.lattice)
         metrics = validate(self._validation, planner)
         names = {"roi_entropy": "entropy", "f1": "f1", "return": "return"}
         return {f"validation_{name}": metrics[key].mean() for key, name in names.items()}
 
 
-def _mission(config: Config, name: str, trained: Config | None) -> Config:
-    """Return the student's configuration with the mission of a task, else of its trained team."""
+def _configure_mission(config: Config, name: str, trained: Config | None) -> Config:
+    """Return the student's configuration with the mission of the task, or else of the teacher."""
     tasks = config.distillation.tasks
     if name in tasks:
         task = with_changes(config, tasks[name], f"{TASKS}.{name}")
@@ -222,5 +222,7 @@ def _mission(config: Config, name: str, trained: Config | None) -> Config:
         return with_mission(config, trained, name)
     if tasks:
         names = ", ".join(tasks)
-        raise ConfigError(f"{TASKS}: {name}, taught by a planner, is missing; choose from {names}")
+        raise ConfigError(
+            f"{TASKS}: {name}, whose teacher is a planner, is missing; choose from {names}"
+        )
     return config

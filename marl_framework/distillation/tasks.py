@@ -1,4 +1,4 @@
-"""Tasks: named missions, each with a teacher. Loads no PyTorch."""
+"""Tasks: named missions, each with a teacher; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from marl_framework.config.yaml_text import parse_yaml
 from marl_framework.runs.names import check_run_name
 
 TASKS, TEACHERS = "distillation.tasks", "distillation.teachers"
-_OF_TASK = (*MISSION, "experiment.reward", "experiment.baselines")
-"""Keys of a task's mission; all others belong to the team that flies it."""
+_TASK_KEYS = (*MISSION, "experiment.reward", "experiment.baselines")
+"""Keys that a task sets; all other keys belong to the student."""
 
 
 def read_tasks(file: str) -> dict[str, dict[str, Any]]:
-    """Read a tasks file: the name of each task, and below it the keys that differ.
+    """Read a tasks file: changed keys of the params file, by name of the task.
 
-    Raises ConfigError if the file cannot be read, or its content or a name is invalid.
+    Raises ConfigError if the file cannot be read, or contains an invalid value or name.
     """
     tree = parse_yaml(read_text(Path(file)), file)
     if not isinstance(tree, dict) or not tree:
-        raise ConfigError(f"{file}: must hold tasks by name, such as large: {{}}")
+        raise ConfigError(f"{file}: must be a mapping with task names, such as large: {{}}")
     for name, changes in tree.items():
-        with found_at(f"{file}: name of a task"):  # it is part of run names
+        with found_at(f"{file}: name of a task"):  # task names are part of run names
             check_run_name(str(name))
         if not isinstance(changes, dict | None):
-            raise ConfigError(f"{file}: {show(name)}: must hold sections, got {show(changes)}")
+            raise ConfigError(f"{file}: {show(name)}: must contain sections, got {show(changes)}")
     return {str(name): changes or {} for name, changes in tree.items()}
 
 
 def read_teachers(options: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
     """Return the teacher of each task from options `TASK=TEACHER`.
 
-    `NAME` without a task stands for the workers of that name, a run `NAME-TASK` for each task.
-    Raises ConfigError if an option is incomplete, or a task has two teachers.
+    An option `NAME` without a task sets the worker `NAME-TASK` as teacher of each task. Raises
+    ConfigError if an option is incomplete, or a task has two teachers.
     """
     teachers: dict[str, str] = {}
     for text in options:
         task, equals, teacher = text.partition("=")
         if equals and not (task and teacher):
-            raise ConfigError(f"--teacher {text}: must read TASK=TEACHER, such as split=runs/a")
+            raise ConfigError(f"--teacher {text}: must be TASK=TEACHER, such as split=runs/a")
         if not equals and not tasks:
-            raise ConfigError(f"--teacher {text}: add --tasks, or name one task: TASK={text}")
-        more = {task: teacher} if equals else {name: f"{text}-{name}" for name in tasks}
-        if twice := teachers.keys() & more.keys():
-            raise ConfigError(f"--teacher {text}: {min(twice)} already has a teacher")
-        teachers |= more
+            raise ConfigError(f"--teacher {text}: requires --tasks, or a task: TASK={text}")
+        added = {task: teacher} if equals else {name: f"{text}-{name}" for name in tasks}
+        if repeated := teachers.keys() & added.keys():
+            raise ConfigError(f"--teacher {text}: {min(repeated)} already has a teacher; omit one")
+        teachers |= added
     return teachers
 
 
 def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Config:
     """Return a configuration with tasks (see `read_tasks`) and teachers (see `read_teachers`).
 
-    Without a file or options it keeps those that it has. Raises ConfigError if tasks or teachers
-    are invalid or missing.
+    Without a file or options, the configuration's tasks or teachers remain. Raises ConfigError if
+    tasks or teachers are invalid or missing.
     """
     changes: dict[str, Any] = {}
     if file is not None:
@@ -76,10 +76,10 @@ def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Conf
     config = with_changes(config, {"distillation": changes}, file or "--teacher")
     settings = config.distillation
     if not settings.teachers:
-        raise ConfigError(f"{TEACHERS}: is empty; name one with --teacher TASK=TEACHER")
-    if lonely := settings.tasks.keys() - settings.teachers.keys():
-        name = min(lonely)
-        raise ConfigError(f"{TEACHERS}.{name}: is missing; set it with --teacher {name}=TEACHER")
+        raise ConfigError(f"{TEACHERS}: is empty; set a teacher with --teacher TASK=TEACHER")
+    if untaught := settings.tasks.keys() - settings.teachers.keys():
+        name = min(untaught)
+        raise ConfigError(f"{TEACHERS}.{name}: is missing; add --teacher {name}=TEACHER")
     for name in settings.teachers:
         with found_at(f"{TEACHERS}: name of a task"):
             check_run_name(name)
@@ -89,9 +89,9 @@ def with_tasks(config: Config, file: str | None, options: Sequence[str]) -> Conf
 
 
 def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
-    """Return the configuration of a training for each task of a file, by run name: `NAME-TASK`.
+    """Return the training configuration for each task of a file, by run name `NAME-TASK`.
 
-    Raises ConfigError if a task is invalid, or there is nothing to train.
+    Raises ConfigError if a task is invalid or does not train.
     """
     runs: dict[str, Config] = {}
     for task, changes in read_tasks(file).items():
@@ -101,18 +101,18 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
             if run.experiment.policy != LEARNED:
                 key, value = "policy", run.experiment.policy
             raise ConfigError(
-                f"{file}: {task}: experiment.{key} is {value}; no team can be trained"
+                f"{file}: {task}: experiment.{key} is {value}, which trains no team; remove it"
             )
     return runs
 
 
 def with_mission(student: Config, mission: Config, name: str) -> Config:
-    """Return the student's configuration with another mission; a ConfigError if it does not fit."""
-    tree, other = config_to_dict(student), config_to_dict(mission)
-    for key in _OF_TASK:
+    """Return the student's configuration with another mission; raise ConfigError if invalid."""
+    tree, mission_tree = config_to_dict(student), config_to_dict(mission)
+    for key in _TASK_KEYS:
         *sections, last = key.split(".")
-        ours, theirs = tree, other
+        target, source = tree, mission_tree
         for section in sections:
-            ours, theirs = ours[section], theirs[section]
-        ours[last] = theirs[last]
+            target, source = target[section], source[section]
+        target[last] = source[last]
     return config_from_dict(tree, f"task {name}")

@@ -21,23 +21,23 @@ from marl_framework.runs.names import PRETRAINED
 
 
 class Advice(NamedTuple):
-    """What a teacher would do in a state."""
+    """Actions and policy of a teacher in a state."""
 
     actions: Tensor
-    """Actions of all UAVs, chosen together, [E, N] int64."""
+    """Actions of all UAVs, chosen jointly, [E, N] int64."""
     masks: Tensor
-    """Actions that were allowed when each UAV chose, [E, N, A] bool."""
+    """Actions allowed when each UAV chose, [E, N, A] bool."""
     logits: Tensor
-    """Logits of all actions, [E, N, A]; −inf for those that the teacher does not rate."""
+    """Logits of all actions, [E, N, A]; −inf for actions that the teacher does not rate."""
 
 
 Teacher = Callable[[MissionState, torch.Generator], Advice]
 
 
 def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> Teacher:
-    """Return a trained team as teacher, which sees its own channels.
+    """Build a teacher from a trained team, which observes the channels of its own training.
 
-    Raises ConfigError if the team cannot fly there.
+    Raises ConfigError if the team cannot fly in the environment.
     """
     team, lattice = team_logits(environment, checkpoint), environment.lattice
 
@@ -52,7 +52,7 @@ def trained_teacher(environment: MissionEnvironment, checkpoint: Checkpoint) -> 
 
 
 def planner_teacher(planner: Planner, temperature: float) -> Teacher:
-    """Return a planner as teacher, with its policy, the softmax of its scores, or its actions."""
+    """Build a teacher from a planner's probabilities, or the softmax of scores, or actions."""
 
     @torch.no_grad()
     def advise(state: MissionState, generator: torch.Generator) -> Advice:
@@ -72,17 +72,17 @@ def planner_teacher(planner: Planner, temperature: float) -> Teacher:
 
 
 def labels(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of advice [E, N, A] over the student's allowed actions, [E, N, A] bool.
+    """Compute the teacher's policy over the student's allowed actions (`masks`, [E, N, A] bool).
 
-    It is uniform if the teacher rates none of them. The second result is whether it rates any,
-    [E, N] bool.
+    Returns the softmax of the teacher's `logits`, [E, N, A], uniform if the teacher rates no
+    allowed action; and whether the teacher rates any of these actions, [E, N] bool.
     """
-    known = (masks & (logits > -torch.inf)).any(-1)
-    return policy_probabilities(torch.where(known.unsqueeze(-1), logits, 0.0), masks, 0.0), known
+    rated = (masks & (logits > -torch.inf)).any(-1)
+    return policy_probabilities(torch.where(rated.unsqueeze(-1), logits, 0.0), masks, 0.0), rated
 
 
 def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
-    """Return the trained team that a teacher's name refers to; None if it is a planner.
+    """Return the trained team that a teacher's name refers to; None for a planner.
 
     The name is a run folder, a run of `directory`, a checkpoint file or `pretrained:NAME`. Raises
     ConfigError if there is no such teacher, or the checkpoint cannot be read.

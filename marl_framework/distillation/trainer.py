@@ -1,4 +1,4 @@
-"""Trains a student on the missions of all tasks, labelled by their teachers."""
+"""Train a student on the missions of all tasks, labelled by the tasks' teachers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from marl_framework.training.rounds import RoundTrainer
 class Distiller(RoundTrainer):
     """Trains one team from several teachers.
 
-    In each round the student flies missions of every task. The task's teacher labels all states
-    that it reaches, and makes a share of the moves in the first rounds (DAgger, Ross et al. 2011).
-    Then the actor learns the labels of the latest rounds. The critic learns the returns of the
-    round's missions, so that a training can start from the student; the critic of a custom
-    algorithm stays untrained unless the algorithm has a `fit_critic`.
+    In each round the student flies missions of every task. The task's teacher labels all visited
+    states, and makes a share of the moves in the first rounds (DAgger, Ross et al. 2011). Then the
+    actor learns the labels of the latest rounds. The critic learns the returns of the round's
+    missions, so that a training can start from the student; the critic of a custom algorithm stays
+    untrained unless the algorithm has a method `fit_critic`.
 
-    The student is `algorithm`; `modules` are its networks. There is one of `lessons` for each task.
-    Raises ConfigError if tasks, teachers and student do not fit together.
+    `algorithm` is the student, `modules` are the student's networks, `lessons` has one entry per
+    task. Raises ConfigError if tasks, teachers and student do not fit together.
     """
 
     name = "distillation"
@@ -44,14 +44,14 @@ class Distiller(RoundTrainer):
         self._settings = config.distillation
         names = sorted(self._settings.teachers)
         self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
-        # Networks that see a plane for each UAV have those of the largest team.
+        # Networks that see a plane for each UAV are built for the largest team.
         team = max(lesson.n_agents for lesson in self.lessons)
         changes = {"experiment": {"missions": {"n_agents": team}}}
         largest = with_changes(config, changes, "the largest team of all tasks")
         for lesson in self.lessons:
             lesson.sizes = largest.network_sizes
         symmetries = [lesson.symmetries for lesson in self.lessons if lesson.symmetries is not None]
-        self._symmetries = min(symmetries, key=len, default=None)  # those of all tasks
+        self._symmetries = min(symmetries, key=len, default=None)  # symmetries of every task
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             self.algorithm = make_algorithm(largest, device, self._symmetries)
@@ -70,47 +70,47 @@ class Distiller(RoundTrainer):
     def round(self) -> dict[str, float]:
         """Fly missions of all tasks, then learn from the latest rounds.
 
-        Returns `NAME/TASK` for all measurements of `Lesson.fly` and, when it is due, of
+        Returns `NAME/TASK` for all metrics of `Lesson.fly` and, when a validation is due, of
         `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss`, the number of
         `skipped_updates` that were not finite, and the `teacher_share`.
         """
         share = self._teacher_share()
         fit_critic: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)
-        measured: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor] = {}
         fresh, critic_losses = [], []
         for lesson in self.lessons:
-            rollout, new, of_task = lesson.fly(self.algorithm.act, share)
+            rollout, new, task_metrics = lesson.fly(self.algorithm.act, share)
             if not new.weights.any():
                 raise ConfigError(
-                    f"{TEACHERS}.{lesson.name}: the teacher labels no state; its probabilities or "
-                    "scores are not finite, or 0 for all actions"
+                    f"{TEACHERS}.{lesson.name}: the teacher labels no state, because its "
+                    "probabilities or scores are 0 or not finite; correct or replace the teacher"
                 )
             fresh.append(new)
             if fit_critic is not None:
                 critic_losses.append(fit_critic(rollout, self._generator))
-            measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
+            metrics |= {f"{name}/{lesson.name}": value for name, value in task_metrics.items()}
         replay = [*self._replay, Samples.join(fresh)]
         samples, norm = Samples.join(replay), self.config.learning.actor.gradient_norm
-        measured |= self._make_updates(lambda _: self._loss(samples), norm)
+        metrics |= self._make_updates(lambda _: self._loss(samples), norm)
         self._replay = replay[max(len(replay) + 1 - self._settings.replay_rounds, 0) :]
         if critic_losses:
-            measured["critic_loss"] = torch.stack(critic_losses).mean()
+            metrics["critic_loss"] = torch.stack(critic_losses).mean()
         self.rounds += 1
         interval = self.config.evaluation.interval
         if interval and (passes(interval, self.rounds - 1, self.rounds) or self.is_over()):
             for lesson in self.lessons:
-                of_task = lesson.validate(self.algorithm.act)
-                measured |= {f"{name}/{lesson.name}": value for name, value in of_task.items()}
-        values = torch.stack([value.float() for value in measured.values()]).tolist()
-        return {**dict(zip(measured, values, strict=True)), "teacher_share": share}
+                task_metrics = lesson.validate(self.algorithm.act)
+                metrics |= {f"{name}/{lesson.name}": value for name, value in task_metrics.items()}
+        values = torch.stack([value.float() for value in metrics.values()]).tolist()
+        return {**dict(zip(metrics, values, strict=True)), "teacher_share": share}
 
     def _teacher_share(self) -> float:
         share, last = self._settings.teacher_share, self._settings.teacher_rounds
         return share * (1 - self.rounds / last) if self.rounds < last else 0.0
 
     def _loss(self, samples: Samples) -> Tensor:
-        size, known = self._settings.batch_size, len(samples.weights)
-        index = torch.randint(known, (size,), generator=self._generator, device=self.device)
+        size, total = self._settings.batch_size, len(samples.weights)
+        index = torch.randint(total, (size,), generator=self._generator, device=self.device)
         batch = samples.batch(index)
         if self._symmetries is not None:
             batch = batch.turn(self._symmetries, self._symmetries.draw(size, self._generator))
@@ -120,7 +120,7 @@ class Distiller(RoundTrainer):
         return divergence(batch, policy, self._settings.loss)
 
     def describe(self, results: Mapping[str, float]) -> str:
-        """Return the line of the log for the results of a round."""
+        """Format the metrics of a round as a line to print."""
         tasks = (
             f"{lesson.name}: agreement {results[f'agreement/{lesson.name}']:.3f}, ROI entropy "
             f"{results[f'roi_entropy/{lesson.name}']:.4f}"
@@ -134,7 +134,7 @@ class Distiller(RoundTrainer):
         return [lesson.generator for lesson in self.lessons]
 
     def learned_state(self) -> dict[str, Any]:
-        """Return the student with its optimisers, and the replay."""
+        """Return the state of student and optimisers, and the samples of the latest rounds."""
         replay = [] if self.is_over() else self._replay
         return {
             **self.algorithm.state_dict(),
@@ -144,11 +144,11 @@ class Distiller(RoundTrainer):
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `learned_state`."""
+        """Load what `learned_state` returned."""
         self.algorithm.load_state_dict({**state, "training_step": 0})
         load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])
         self._replay = [
-            Samples(**{name: part.to(self.device) for name, part in samples.items()})
+            Samples(**{name: tensor.to(self.device) for name, tensor in samples.items()})
             for samples in state["replay"]
         ]

@@ -1,4 +1,4 @@
-"""Examines a map predictor: pictures of its predictions, and how reliable they are."""
+"""Examine a map predictor: example predictions, and calibration of the predicted shares."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from marl_framework.planners.protocol import Planner
 from marl_framework.planners.search.models import PredictedMap
 from marl_framework.prediction.samples import Samples, fly
 
-BINS = 10  # of the predicted share, of equal width
-_MIN_SHARE = 1e-3  # of all open entropy; bins with less are noise and not drawn
+BINS = 10  # number of equal bins of the predicted share
+_MIN_SHARE = 1e-3  # of the total open entropy; bins with less are noisy and not drawn
 
 
 class Reliability:
-    """Compares predicted and realised shares of the open entropy, in bins of the predicted one.
+    """Compares predicted and realised ROI shares of the open entropy, binned by predicted share.
 
-    Each bin has a number of lattice `cells`, their `open_entropy` (1 is that of all cells around an
-    average position), and the parts of it `predicted` and `realised` in the region of interest,
-    [BINS] float64 each.
+    Sums per bin, [BINS] float64: number of lattice `cells`; their `open_entropy`, normalised by the
+    mean number of map cells per lattice position; entropy `predicted` in the region of interest;
+    entropy `realised` there.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,16 +35,16 @@ class Reliability:
 
     def add(self, open_entropy: Tensor, predicted: Tensor, realised: Tensor) -> None:
         """Add lattice cells; all arguments have the same shape."""
-        share = predicted / open_entropy.clamp(min=1e-9)  # positions may have no cells
-        number = (share * BINS).long().clamp(0, BINS - 1).flatten()
-        inside = (number == torch.arange(BINS, device=number.device).unsqueeze(1)).double()
+        share = predicted / open_entropy.clamp(min=1e-9)  # 0 at positions without map cells
+        bins = (share * BINS).long().clamp(0, BINS - 1).flatten()
+        in_bin = (bins == torch.arange(BINS, device=bins.device).unsqueeze(1)).double()
         values = torch.stack((torch.ones_like(predicted), open_entropy, predicted, realised))
-        self._sums += values.flatten(1).double() @ inside.mT
+        self._sums += values.flatten(1).double() @ in_bin.mT
 
     def error(self) -> float:
-        """Return the expected calibration error: the mean |predicted − realised share| of the bins.
+        """Return the expected calibration error: the mean of |predicted − realised share|.
 
-        It is weighted by the open entropy (Guo et al. 2017, with entropy in place of counts).
+        The mean over bins is weighted by open entropy (Guo et al. 2017, where weights are counts).
         """
         return float((self.predicted - self.realised).abs().sum() / self.open_entropy.sum())
 
@@ -54,11 +54,11 @@ class Picture(NamedTuple):
 
     title: str
     belief: Tensor
-    """Own belief, [R, C]."""
+    """Belief of the UAV, [R, C]."""
     predicted: Tensor
-    """Mean entropy expected in the region of interest around each position [bit], [R, C]."""
+    """Predicted mean ROI entropy around each position [bit], [R, C]."""
     realised: Tensor
-    """Mean entropy that is truly there [bit], [R, C]."""
+    """True mean ROI entropy around each position [bit], [R, C]."""
     truth: Tensor
     """Region of interest, [R, C] bool."""
 
@@ -69,7 +69,7 @@ def examine(
 ) -> tuple[list[Picture], Reliability]:
     """Fly validation missions; return pictures, and the reliability of the predictions.
 
-    A picture of each world shows the first UAV of the first mission after half of the moves.
+    The picture of each world shows the first UAV of the first mission after half of the moves.
     """
     device = worlds[0].device
     generator = torch.Generator(device).manual_seed(0)
@@ -82,18 +82,18 @@ def examine(
             title += f" {terrain.cluster_radius:g}"
         states = fly(world, lambda state: planner.act(state, generator).actions)
         for move, state in enumerate(states):
-            seen, target = Samples.of(view, state).batch(slice(None), 0)
-            predicted = model.predict(seen)
-            reliability.add(seen.coarse[:, 1], predicted, target)
+            features, target = Samples.of(view, state).batch(slice(None), 0)
+            predicted = model.predict(features)
+            reliability.add(features.coarse[:, 1], predicted, target)
             if move == world.episode_length // 2:
                 belief, truth = state.beliefs[0, 0].clone(), state.truth[0].clone()
-                shown, true = (view.spread(maps[0]) for maps in (predicted, target))
-                pictures.append(Picture(title, belief, shown, true, truth))
+                prediction, realised = (view.spread(maps[0]) for maps in (predicted, target))
+                pictures.append(Picture(title, belief, prediction, realised, truth))
     return pictures, reliability
 
 
 def predictions_figure(pictures: Sequence[Picture], config: Config, path: Path) -> None:
-    """Draw belief, prediction and truth side by side, a row for each picture."""
+    """Draw belief, prediction and truth side by side, one row per picture."""
     figure = figures.new_figure((13.0, 3.1 * len(pictures)))
     rows = figure.subplots(len(pictures), 4, squeeze=False)
     for row, picture in zip(rows, pictures, strict=True):
@@ -113,13 +113,13 @@ def predictions_figure(pictures: Sequence[Picture], config: Config, path: Path) 
 
 
 def reliability_figure(reliability: Reliability, path: Path) -> None:
-    """Draw realised against predicted shares in bins, and the number of cells in each bin."""
+    """Draw realised against predicted shares, and the number of lattice cells in each bin."""
     figure = figures.new_figure((6.0, 6.4))
     shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    enough = reliability.open_entropy > _MIN_SHARE * reliability.open_entropy.sum()
+    drawn = reliability.open_entropy > _MIN_SHARE * reliability.open_entropy.sum()
     predicted, realised = (
-        (part / reliability.open_entropy)[enough].tolist()
-        for part in (reliability.predicted, reliability.realised)
+        (sums / reliability.open_entropy)[drawn].tolist()
+        for sums in (reliability.predicted, reliability.realised)
     )
     shares.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--", label="calibrated")
     shares.plot(predicted, realised, "o-", color="#0072B2", label="predictor")

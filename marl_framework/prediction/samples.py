@@ -1,4 +1,4 @@
-"""Training samples of a map predictor: beliefs during missions, and the entropy they missed."""
+"""Training samples of a map predictor: beliefs during missions, and the true ROI entropy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from marl_framework.observations.lattice_view import Features, LatticeView
 
 
 class Samples(NamedTuple):
-    """B beliefs of single UAVs, in float16."""
+    """B samples, each from the belief of one UAV, in float16."""
 
     fine: Tensor
-    """See `Features`, [B, 3, PARTS·X, PARTS·Y]."""
+    """Fine maps (see `Features`), [B, 3, PARTS·X, PARTS·Y]."""
     coarse: Tensor
-    """See `Features`, [B, 3, X, Y]."""
+    """Coarse maps (see `Features`), [B, 3, X, Y]."""
     target: Tensor
-    """Entropy of the region of interest around each lattice position, [B, X, Y]."""
+    """Entropy of the ROI's cells around each lattice position, [B, X, Y]."""
 
     @classmethod
     def of(cls, view: LatticeView, state: MissionState) -> Self:
-        """Return the samples of all UAVs of all missions."""
-        seen = view.entropy_maps(state.beliefs)
+        """Return the samples of all UAVs in all missions."""
+        features = view.entropy_maps(state.beliefs)
         target = view.sums(entropy(state.beliefs) * state.truth.unsqueeze(1))
-        return cls(*(part.flatten(0, 1).half() for part in (*seen, target)))
+        return cls(*(maps.flatten(0, 1).half() for maps in (*features, target)))
 
     @classmethod
     def join(cls, parts: list[Self]) -> Self:
@@ -37,13 +37,13 @@ class Samples(NamedTuple):
         return cls(*map(torch.cat, zip(*parts, strict=True)))
 
     def batch(self, index: Tensor | slice, symmetry: int) -> tuple[Features, Tensor]:
-        """Return features and targets of some samples in one of the symmetries of the square.
+        """Return features and targets of the samples at `index`, transformed by a symmetry.
 
-        They are 0 … 7; from 4 on x and y are swapped, which needs a square lattice.
+        Symmetries of the square are 0 … 7; 4 … 7 swap x and y, which requires a square lattice.
         """
         axes = [axis for axis, bit in ((-1, 1), (-2, 2)) if symmetry & bit]
-        turned = (part[index].flip(axes) if axes else part[index] for part in self)
-        fine, coarse, target = ((t.mT if symmetry & 4 else t).float() for t in turned)
+        flipped = (maps[index].flip(axes) if axes else maps[index] for maps in self)
+        fine, coarse, target = ((t.mT if symmetry & 4 else t).float() for t in flipped)
         return Features(fine, coarse), target
 
 
@@ -51,7 +51,7 @@ class Samples(NamedTuple):
 def fly(
     environment: MissionEnvironment, act: Callable[[MissionState], Tensor]
 ) -> Iterator[MissionState]:
-    """Fly E missions of N UAVs; yield the same state object before each move and after the last.
+    """Fly E missions; yield the state (updated in place) before each move and after the last.
 
     `act` returns the actions of all UAVs in a state, [E, N].
     """

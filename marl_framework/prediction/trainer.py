@@ -1,4 +1,4 @@
-"""Trains a map predictor on missions that it flies itself, with the search planner."""
+"""Train a map predictor on missions flown by the search planner with this predictor."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from marl_framework.training.rounds import RoundTrainer
 
 
 class PredictorTrainer(RoundTrainer):
-    """Flies rounds of missions and fits the predictor to them.
+    """Flies missions in rounds and fits the predictor to all samples.
 
-    The loss of a belief is the mean over lattice positions of (ρ·H − target)²: H is the entropy
-    around the position, ρ the network's estimate of the share of it that lies in the region of
-    interest, and the target the entropy that truly lies there. So ρ becomes the expected share.
+    The loss of a sample is the mean of (ρ·H − target)² over lattice positions: H is the entropy
+    around the position, ρ the network's estimate of the share of H in the region of interest, and
+    the target the true entropy in that region. Minimising the loss makes ρ the expected share.
     """
 
     name = "prediction"
@@ -44,7 +44,9 @@ class PredictorTrainer(RoundTrainer):
     def __init__(self, config: Config, device: torch.device) -> None:
         search = config.experiment.baselines.search
         if search.prior is not None:
-            raise ConfigError("experiment.baselines.search.prior: must be null for predictors")
+            raise ConfigError(
+                "experiment.baselines.search.prior: must be null to train a predictor; set null"
+            )
         super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
@@ -73,15 +75,15 @@ class PredictorTrainer(RoundTrainer):
         self._symmetries = 8 if config.geometry.quarter_turns else 4
 
     def round(self) -> dict[str, float]:
-        """Fly missions over all worlds, then learn from all samples so far.
+        """Fly missions in all worlds, then learn from all samples so far.
 
-        Returns `roi_entropy_<number>` of each world, over missions that the predictor flew. Of the
-        new samples before learning from them: root mean squared `error` of the prediction and
-        `belief_error` of p·H(p), and the expected `calibration_error`. The mean `loss`, and the
-        number of `skipped_updates` that were not finite.
+        Returns `roi_entropy_<number>` of each world, over missions flown with the predictor. For
+        the new samples, before the updates: root mean squared `error` of the prediction and
+        `belief_error` of p·H(p), and the expected `calibration_error`. For the updates: mean `loss`
+        and number of `skipped_updates` that were not finite.
         """
-        new, left = zip(*map(self._fly, self._worlds), strict=True)
-        results = {f"roi_entropy_{k}": float(e.mean()) for k, e in enumerate(left) if len(e)}
+        new, final = zip(*map(self._fly, self._worlds), strict=True)
+        results = {f"roi_entropy_{k}": float(e.mean()) for k, e in enumerate(final) if len(e)}
         fresh = Samples.join(list(new))
         results |= self._errors(fresh)
         earlier = [] if self._samples is None else [self._samples]
@@ -91,36 +93,36 @@ class PredictorTrainer(RoundTrainer):
         return results
 
     def _fly(self, world: MissionEnvironment) -> tuple[Samples, Tensor]:
-        """Fly missions, a share of them at random, in the first round all.
+        """Fly missions; a share of the missions, all in the first round, is flown at random.
 
         Returns samples of every UAV before each move and after the last, and the final ROI entropy
-        of missions that the predictor flew.
+        of the missions flown with the predictor.
         """
         draws = torch.rand(world.num_envs, generator=self._generator, device=self.device)
         at_random = draws < (self._settings.random_share if self.rounds else 1.0)
 
         def act(state: MissionState) -> Tensor:
             planned = self._planner.act(state, self._generator).actions
-            drawn = self._random.act(state, self._generator).actions
-            return drawn.where(at_random.unsqueeze(1), planned)
+            random = self._random.act(state, self._generator).actions
+            return random.where(at_random.unsqueeze(1), planned)
 
-        parts: list[Samples] = []
+        samples: list[Samples] = []
         for state in fly(world, act):
-            parts.append(Samples.of(self._view, state))
-        return Samples.join(parts), roi_entropy(state.global_belief, state.truth)[~at_random]
+            samples.append(Samples.of(self._view, state))
+        return Samples.join(samples), roi_entropy(state.global_belief, state.truth)[~at_random]
 
     def _learn(self, samples: Samples) -> dict[str, float]:
-        symmetries = self._draw(self._symmetries, self._settings.updates).tolist()
+        symmetries = self._draw_integers(self._symmetries, self._settings.updates).tolist()
 
         def loss_of(update: int) -> Tensor:
-            index = self._draw(len(samples.target), self._settings.batch_size)
-            seen, target = samples.batch(index, symmetries[update])
-            return (self._model.predict(seen) - target).square().mean()
+            index = self._draw_integers(len(samples.target), self._settings.batch_size)
+            features, target = samples.batch(index, symmetries[update])
+            return (self._model.predict(features) - target).square().mean()
 
-        made = self._make_updates(loss_of, math.inf)
-        return {name: float(value) for name, value in made.items()}
+        metrics = self._make_updates(loss_of, math.inf)
+        return {name: float(value) for name, value in metrics.items()}
 
-    def _draw(self, below: int, number: int) -> Tensor:
+    def _draw_integers(self, below: int, number: int) -> Tensor:
         return torch.randint(below, (number,), generator=self._generator, device=self.device)
 
     @torch.no_grad()
@@ -128,24 +130,24 @@ class PredictorTrainer(RoundTrainer):
         squares = torch.zeros(2, device=self.device)
         reliability = examination.Reliability(self.device)
         for index in torch.arange(len(samples.target), device=self.device).split(1024):
-            seen, target = samples.batch(index, 0)
-            predicted = self._model.predict(seen)
-            guesses = torch.stack((predicted, seen.coarse[:, 2]))
-            reliability.add(seen.coarse[:, 1], predicted, target)
-            squares += (guesses - target).square().sum((1, 2, 3))
+            features, target = samples.batch(index, 0)
+            predicted = self._model.predict(features)
+            estimates = torch.stack((predicted, features.coarse[:, 2]))
+            reliability.add(features.coarse[:, 1], predicted, target)
+            squares += (estimates - target).square().sum((1, 2, 3))
         error, belief = (squares / samples.target.numel()).sqrt().tolist()
         calibration = reliability.error()
         return {"error": error, "belief_error": belief, "calibration_error": calibration}
 
     def examine(self) -> tuple[list[examination.Picture], examination.Reliability]:
-        """Examine the predictor in validation missions; see `examine`."""
+        """Examine the predictor in validation missions; see `examination.examine`."""
         worlds = self._environments("validation")
         return examination.examine(worlds, self._view, self._model, self._planner)
 
     def describe(self, results: Mapping[str, float]) -> str:
-        """Return the line of the log for the results of a round."""
-        left = [value for name, value in results.items() if name.startswith("roi_entropy")]
-        mean = f"{sum(left) / len(left):.4f}" if left else "–"
+        """Format the metrics of a round as a line to print."""
+        final = [value for name, value in results.items() if name.startswith("roi_entropy")]
+        mean = f"{sum(final) / len(final):.4f}" if final else "–"
         return (
             f"round {self.rounds}/{self._settings.rounds} | ROI entropy {mean} | error "
             f"{results['error']:.4f}, of the belief {results['belief_error']:.4f} | calibration "
@@ -160,15 +162,15 @@ class PredictorTrainer(RoundTrainer):
         return {"examined_calibration_error": reliability.error()}
 
     def _environments(self, split: str) -> list[MissionEnvironment]:
-        """Return the missions of each world: the largest team in the longest missions."""
+        """Build the environment of each world, with the largest team and the longest missions."""
         config, missions = self.config, self._settings.missions
         config = config.of_mission(config.missions.most_agents, max(config.missions.budgets))
         worlds = []
         for number, simulation in enumerate(self._settings.worlds):
             sensor = config.sensor.model_copy(update={"simulation": simulation})
-            there = config.model_copy(update={"sensor": sensor})
+            world_config = config.model_copy(update={"sensor": sensor})
             with found_at(f"prediction.worlds[{number}]"):
-                world = MissionEnvironment(there, missions, self.device, split, rank=number)
+                world = MissionEnvironment(world_config, missions, self.device, split, rank=number)
             worlds.append(world)
         return worlds
 
@@ -177,7 +179,7 @@ class PredictorTrainer(RoundTrainer):
         return [world.generator for world in self._worlds]
 
     def learned_state(self) -> dict[str, Any]:
-        """Return network, optimiser and all samples."""
+        """Return the state of network and optimiser, and all samples."""
         samples = None if self.is_over() else self._samples
         return {
             **predictor_state(self.network, self._settings.width),
@@ -187,10 +189,9 @@ class PredictorTrainer(RoundTrainer):
         }
 
     def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `learned_state`."""
+        """Load what `learned_state` returned."""
         self.network.load_state_dict(state["predictor"])
         load_optimizer(self._optimizer, state["optimizer"])
         load_scaler(self._scaler, state["scaler"])
         if (samples := state["samples"]) is not None:
-            on_device = {name: part.to(self.device) for name, part in samples.items()}
-            self._samples = Samples(**on_device)
+            self._samples = Samples(**{n: tensor.to(self.device) for n, tensor in samples.items()})

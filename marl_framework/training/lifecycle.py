@@ -181,7 +181,7 @@ def _train_leader(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool
             return 0
     if fresh and trainer.steps == 0:
         run.discard()
-        warn(f"{text} before the first step; the run folder was deleted")
+        warn(f"{text}; no step was completed, so the run folder was deleted")
     else:
         run.write_status(state, **known)
         warn(f"{text}; the state of the run is in {run.path}; continue with --resume")

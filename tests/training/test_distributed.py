@@ -71,7 +71,7 @@ def test_without_torchrun_there_is_one_rank_that_leads() -> None:
 
 
 def test_variables_that_make_no_sense_are_one_error() -> None:
-    with pytest.raises(ConfigError, match="torchrun: bad environment variables"):
+    with pytest.raises(ConfigError, match="torchrun: invalid environment variables"):
         Ranks.of({**TORCHRUN, "WORLD_SIZE": "many"})
 
 
@@ -107,7 +107,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nccl_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, 0)
-    with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl needs GPUs"):
+    with pytest.raises(ConfigError, match=r"compute\.distributed_backend: nccl requires GPUs"):
         rank_device(config_with("compute.distributed_backend=nccl", "compute.device=cpu"), Ranks())
     pretend_gpus(monkeypatch, 1)
     config = config_with("compute.distributed_backend=nccl", "compute.device=cuda")

@@ -189,8 +189,8 @@ def test_the_stream_of_a_rank_that_is_gone_is_kept_for_its_return(folder: Path) 
     [
         ("again", "run name whole: "),
         ("missions", "environment.num_envs: 3 missions cannot be divided equally among 2 ranks"),
-        ("nccl", "compute.distributed_backend: nccl needs GPUs"),
-        ("gpu", "compute.device: cuda:0 is one GPU for 2 ranks"),
+        ("nccl", "compute.distributed_backend: nccl requires GPUs"),
+        ("gpu", "compute.device: cuda:0 is a single GPU"),
         ("flown", "torchrun: 2 ranks"),
     ],
 )
