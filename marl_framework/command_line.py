@@ -89,7 +89,7 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"--out {out} cannot be written: {reason}; choose another") from error
+        raise ConfigError(f"--out {out} cannot be written: {reason}; use another path") from error
 
 
 def as_program(main: Callable[[], int]) -> int:

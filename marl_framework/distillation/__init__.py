@@ -1,1 +1,1 @@
-"""Trains one team from several teachers, and teams to become teachers."""
+"""Distillation: train one team from several teachers, and train teams as teachers."""

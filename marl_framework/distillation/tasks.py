@@ -101,7 +101,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
             if run.experiment.policy != LEARNED:
                 key, value = "policy", run.experiment.policy
             raise ConfigError(
-                f"{file}: {task}: experiment.{key} is {value}, which trains no team; remove it"
+                f"{file}: {task}: experiment.{key} is {value}, which trains no team; change it"
             )
     return runs
 

@@ -1,1 +1,1 @@
-"""Trains the map predictor of the search planner."""
+"""Training of the search planner's map predictor."""

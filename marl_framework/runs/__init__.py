@@ -1,1 +1,1 @@
-"""Files of runs: run folders, checkpoints and the history of earlier runs."""
+"""Files of runs: run folders, checkpoints and archived runs."""

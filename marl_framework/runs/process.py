@@ -1,4 +1,4 @@
-"""Identifies processes reliably, although the system reuses process numbers."""
+"""Identify processes reliably, although the system reuses process numbers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Around the algorithm: trainer, resuming, seeds and ranks, logging."""
+"""Training: trainers, resuming, random streams, ranks and logging."""

@@ -58,7 +58,7 @@ def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], i
         return partial(_fly, config, checkpoint, options)
     if series and not start.check:
         return partial(train_series, launch, config, series)
-    # Other seeds cannot be invalid if the first one is valid.
+    # Check one run per series: the seed cannot make a configuration invalid.
     checked = [next(iter(runs.values())) for runs in series.values()] or [config]
     return partial(_train, checked, start, ranks)
 
@@ -128,6 +128,4 @@ def _check_use(options: argparse.Namespace, config: Config, ranks: Ranks) -> Non
         unused = ["resume", "seeds", "init_from", "profile"]
         refuse(options, unused, "cannot be used: this configuration does not train")
         if ranks.count > 1:
-            raise ConfigError(
-                f"torchrun: {ranks.count} ranks cannot fly missions; use one process without it"
-            )
+            raise ConfigError(f"torchrun: {ranks.count} ranks cannot fly missions; omit torchrun")

@@ -1,4 +1,4 @@
-"""Displays the progress of a training run: a live view on a terminal, plain lines elsewhere."""
+"""Display the progress of a training run: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

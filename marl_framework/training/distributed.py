@@ -76,8 +76,8 @@ def joined(backend: str, device: torch.device, ranks: Ranks) -> Iterator[None]:
     A gloo thread that frees a tensor while the interpreter shuts down aborts the process. Freeing
     the group joins these threads, so no other reference to the group may exist by then. On import,
     functions of `torch.distributed.nn` store the current group as default argument, hence the
-    early import. Freeing DistributedDataParallel together with the group would deadlock, hence the
-    garbage collection first.
+    early import. DistributedDataParallel, if freed with the group, would hold a lock while joining
+    a thread that waits for this lock, hence the garbage collection first.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # default device, also for libraries

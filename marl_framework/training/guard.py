@@ -1,4 +1,4 @@
-"""Reports the errors of a command as one line and an exit code."""
+"""Report the errors of a command as one line and an exit code."""
 
 from __future__ import annotations
 

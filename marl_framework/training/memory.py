@@ -107,7 +107,7 @@ def _count_networks(
 ) -> tuple[int, list[list[int]], torch.dtype]:
     """Return the numbers stored for weights, output sizes of each network's layers, precision."""
     for kind in (config.networks.actor.type, config.networks.critic.type):
-        with suppress(Exception):  # import custom modules before "meta" is the default device
+        with suppress(Exception):  # tensors that custom modules create on import need values
             import_module(kind.rpartition(".")[0])
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
@@ -184,7 +184,7 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)
-    del parts["activations"]  # a rough estimate
+    del parts["activations"]  # uncertain
     _, total = device_memory(device)
     if peak(parts) > total:
         raise ConfigError(

@@ -22,7 +22,7 @@ SHORT_FORMS = {
     "c_lr": "learning.critic.learning_rate",
     "device": "compute.device",
 }
-"""Options that override a key, such as `--batch_size` or `--batch-size`, with these keys."""
+"""Keys that the options of these names override; in option names `-` may replace `_`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Submits trainings to a Slurm cluster with submitit; requires the extra `slurm`."""
+"""Submit trainings to a Slurm cluster with submitit; requires the extra `slurm`."""
 
 from __future__ import annotations
 

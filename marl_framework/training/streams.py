@@ -64,5 +64,6 @@ def report_other_streams(
     if before != ranks.count:
         report(
             f"warning: the run continues on {ranks.count} rank{'s' if ranks.count > 1 else ''} "
-            f"after {before}: from now on its missions differ from those without a change"
+            f"after {before}: from now on the missions differ from those of {before} "
+            f"rank{'s' if before > 1 else ''}"
         )

@@ -40,7 +40,7 @@ def flown_metrics(
     if rollout.active is not None:
         flown = rollout.active.any(-1)
         scaled = scaled * flown
-        means = {"reward": rollout.rewards.sum(), _STEPS: flown.sum()}  # rewards are 0 at the end
+        means = {"reward": rollout.rewards.sum(), _STEPS: flown.sum()}  # 0 after a mission's end
         chosen = chosen & rollout.active.unsqueeze(-1)
     means |= {
         "return": rollout.rewards.sum(0).mean(),

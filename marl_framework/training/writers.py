@@ -1,4 +1,4 @@
-"""Writes the log of a training run to Weights & Biases, in addition to TensorBoard."""
+"""Write the log of a training run to Weights & Biases, in addition to TensorBoard."""
 
 from __future__ import annotations
 
