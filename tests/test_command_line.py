@@ -44,7 +44,7 @@ def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.Monke
         yield "first"
         raise BrokenPipeError
 
-    monkeypatch.setattr(history, "_lines", lines)
+    monkeypatch.setattr(history, "_run", lines)
     with pytest.raises(BrokenPipeError):
         history.main(["list"])
 

@@ -243,7 +243,7 @@ def test_only_damaged_checkpoints_are_an_error_and_stay(house: House, tmp_path, 
     assert house.train("t", "--resume") == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(errors) == 1
-    assert "none of its checkpoints can be read" in errors[0]
+    assert "no checkpoint in this folder can be read" in errors[0]
     assert {p: p.read_bytes() for p in (house.runs / "t" / "checkpoints").iterdir()} == before
 
 
