@@ -109,11 +109,11 @@ def of_an_update(config: Config) -> list[Launch]:
 
     def update() -> None:
         symmetries.take(flown, index, index)
-        policy, _, advantages = losses.judge(logits, flown, logits, 0.1, flown.targets)
+        policy, _, advantages = losses.compute_advantages(logits, flown, logits, 0.1, flown.targets)
         clip, entropy = learning.clip_ratio, learning.entropy_coefficient
-        losses.actor(policy, flown, advantages, 0.1, entropy, clip)
-        losses.critic(logits, flown)
-        losses.decide(one, one, one, 10.0)
+        losses.actor_loss(policy, flown, advantages, 0.1, entropy, clip)
+        losses.critic_loss(logits, flown)
+        losses.step_rule(one, one, one, 10.0)
 
     names = "advantages actor_loss critic_loss descent_rule"
     return _record_launches(update, maps="take", policies=names)

@@ -1,1 +1,1 @@
-"""Algorithms for teams: their protocol, the built-in ones and shared parts."""
+"""Multi-agent algorithms: the protocol, the built-in algorithms and their shared code."""

@@ -41,17 +41,17 @@ from marl_framework.networks.registry import make_actor
 
 
 def target_chunk(device: torch.device | None) -> int:
-    """Return the number of transitions per forward pass of the target critic."""
+    """Return the number of transitions in one forward pass of the target critic."""
     return 16384 if device is not None and device.type == "cuda" else 4096
 
 
 @torch.no_grad()
 def update_target(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move the weights of `target` by the share `tau` towards `source`; copy buffers."""
+    """Set `target` to (1 - tau)·`target` + tau·`source`; copy buffers."""
     for old, new in zip(target.parameters(), source.parameters(), strict=True):
         old.lerp_(new, tau) if tau < 1 else old.copy_(new)
-    for mine, given in zip(target.buffers(), source.buffers(), strict=True):
-        mine.copy_(given)
+    for buffer, new_buffer in zip(target.buffers(), source.buffers(), strict=True):
+        buffer.copy_(new_buffer)
 
 
 class ActorCritic(ABC):
@@ -60,18 +60,18 @@ class ActorCritic(ABC):
     A subclass defines `new_critic`, `transitions` and `credited`.
 
     Args:
-        config: networks, learning and compute.
-        sizes: shapes of the task; `config.network_sizes` for missions.
+        config: configuration; sections networks, learning and compute are used.
+        sizes: shapes of the task, for missions `config.network_sizes`.
         device: device of all networks.
-        symmetries: symmetries of the task, to also learn from turned transitions.
+        symmetries: symmetries of the task, used for data augmentation.
         graphs: runs whole updates as CUDA graphs.
 
     Attributes:
         actor, critic: modules in float32; forward passes run in `precision`.
         target_critic: slow copy of the critic, if the algorithm has one.
-        modules: all networks by name; `actor` is the one that acts.
-        learning: the section `learning`.
-        training_steps: number of training steps made.
+        modules: all networks by name; `actor` is the policy network.
+        learning: section `learning` of the configuration.
+        training_steps: number of training steps so far.
 
     Raises:
         ConfigError: `learning.kl_limit` is combined with float16.
@@ -96,14 +96,14 @@ class ActorCritic(ABC):
         self.scaler = grad_scaler(self.device, self.precision)
         if learning.kl_limit and self.scaler.is_enabled():
             raise ConfigError(
-                "learning.kl_limit: does not work with float16; use compute.precision=bfloat16 or "
+                "learning.kl_limit: not supported with float16; use compute.precision=bfloat16 or "
                 "float32, or learning.kl_limit=0"
             )
         configure_backends(compute, self.device)
         self._symmetries, self._graphs = symmetries, graphs
         triton = uses_triton(compute, self.device)
         self._losses = TritonLosses(self.device) if triton else Losses()
-        self._halted = torch.zeros((), device=self.device)  # 1 after the policy moved too far
+        self._halted = torch.zeros((), device=self.device)  # 1 once the KL limit is exceeded
         self._teacher: nn.Module | None = None
         self.actor = place(make_actor(config.networks, compute, sizes), compute, self.device)
         self.critic = place(self.new_critic(config), compute, self.device)
@@ -113,87 +113,87 @@ class ActorCritic(ABC):
             self.target_critic.requires_grad_(False)
             update_target(self.target_critic, self.critic, 1.0)
             self.modules["target_critic"] = self.target_critic
-        shared = (self.device, self.scaler, self._losses.decide, graphs is not None)
+        shared = (self.device, self.scaler, self._losses.step_rule, graphs is not None)
         self._actor = Learner(self.actor, learning.actor, *shared)
         self._critic = Learner(self.critic, learning.critic, *shared)
         self.actor_optimizer = self._actor.optimizer
         self.critic_optimizer = self._critic.optimizer
-        evaluating = self.target_critic if self.has_target else self.critic
-        self._evaluating = with_batch_threads(evaluating, self.device)
+        evaluator = self.target_critic if self.has_target else self.critic
+        self._evaluator = with_batch_threads(evaluator, self.device)
 
     @abstractmethod
     def new_critic(self, config: Config) -> nn.Module:
-        """Return a critic from [B, C_c, X, Y] to its outputs [B, …]."""
+        """Build a critic from maps [B, C_c, X, Y] to outputs [B, …]."""
 
     @abstractmethod
     def transitions(self, rollout: Rollout) -> Transitions:
-        """Return all transitions of a rollout with their targets, before any update."""
+        """Return all transitions of a rollout with their targets; called before any update."""
 
     @abstractmethod
     def credited(self, part: Transitions) -> Tensor | None:
-        """Return the credit of the actions taken, before the baseline is subtracted, [B].
+        """Return the credit of the actions taken, [B]; the baseline is subtracted from it.
 
-        The baseline is Σ_a π(a|o)·Q(s, a) of `action_values`. None credits an action with its Q.
+        The baseline is Σ_a π(a|o)·Q(s, a), with Q from `action_values`. None means credit Q(s, a).
         """
 
     def action_values(self, outputs: Tensor) -> Tensor:
-        """Return Q(s, ·) [B, A] from the critic's outputs."""
+        """Convert the critic's outputs to Q(s, ·) [B, A]."""
         return outputs
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
-        """Return the critic's loss; `outputs` have a gradient."""
-        return self._losses.critic(outputs, part)
+        """Return the critic's loss for differentiable `outputs`."""
+        return self._losses.critic_loss(outputs, part)
 
     def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
-        """Return TD(λ) returns [T, E, N] of values [T, E, N]; `learning.lambda` by default."""
+        """Compute TD(λ) returns [T, E, N] of values [T, E, N]; default λ: `learning.lambda`."""
         gamma = self.learning.gamma
         lambda_ = self.learning.lambda_ if lambda_ is None else lambda_
         return td_lambda_returns(rollout.rewards, values, gamma, lambda_, rollout.active)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
+        """Return policy logits [E, N, A] float32 for observations [E, N, C_a, X, Y]."""
         with self._amp():
             logits: Tensor = self.actor(observation.flatten(0, 1))
         return logits.unflatten(0, observation.shape[:2])
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Tensor:
-        """Return the outputs [T·E·N, …] of the target critic, or of the critic without one."""
+        """Return outputs [T·E·N, …] of the target critic, or the critic if there is no target."""
         chunk = target_chunk(self.device)
         maps = rollout.observations, rollout.critic_maps
-        inputs = zip(*(each.flatten(0, 2).split(chunk) for each in maps), strict=True)
+        chunks = zip(*(field.flatten(0, 2).split(chunk) for field in maps), strict=True)
         with self._amp():
-            return torch.cat([self._evaluating(torch.cat(parts, dim=1)) for parts in inputs])
+            return torch.cat([self._evaluator(torch.cat(pair, dim=1)) for pair in chunks])
 
     def follow_teacher(self, actor: nn.Module) -> None:
         """Add the weighted KL(teacher ‖ policy) to the actor's loss (`learning.teacher`).
 
-        Schmitt et al. 2018, arXiv 1803.03835; the weight falls linearly to 0.
+        See Schmitt et al. 2018, arXiv 1803.03835. The weight falls linearly to 0.
 
         Args:
-            actor: the teacher, from observations [B, C_a, X, Y] to logits [B, A]; it is frozen.
+            actor: teacher network from [B, C_a, X, Y] to logits [B, A]; its weights are frozen.
 
         Raises:
             ConfigError: updates are recorded as CUDA graphs.
         """
         if self._graphs is not None:
             raise ConfigError(
-                "learning.teacher.weight: does not work with CUDA graphs; "
+                "learning.teacher.weight: not supported with CUDA graphs; "
                 "set compute.cuda_graphs=false"
             )
         self._teacher = actor.requires_grad_(False)
 
     def _teacher_weight(self) -> float:
         teacher, step = self.learning.teacher, self.training_steps
-        share = max(1 - step / teacher.anneal_steps, 0.0) if teacher.anneal_steps else 1.0
-        return teacher.weight * share
+        factor = max(1 - step / teacher.anneal_steps, 0.0) if teacher.anneal_steps else 1.0
+        return teacher.weight * factor
 
     @torch.no_grad()
-    def _label(self, teacher: nn.Module, flat: Transitions) -> Transitions:
-        """Add the teacher's policy to transitions."""
+    def _add_teacher_policy(self, teacher: nn.Module, flat: Transitions) -> Transitions:
+        """Return the transitions with the teacher's policy."""
         with self._amp():
-            logits = torch.cat([teacher(part) for part in flat.observations.split(4096)])
+            logits = torch.cat([teacher(chunk) for chunk in flat.observations.split(4096)])
         masked = logits.float().masked_fill(~flat.masks, -torch.inf)
         return replace(flat, teacher=masked.softmax(-1))
 
@@ -205,45 +205,45 @@ class ActorCritic(ABC):
         steps: int = 1,
         rate: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Make training steps: targets once, then `data_passes` over all transitions.
+        """Perform training steps: compute targets once, then make `data_passes` passes.
 
-        Each pass makes `batch_number` updates for each training step. For arguments see
-        `Algorithm.update`.
+        Each pass visits all transitions, with `batch_number` updates per training step. For
+        arguments see `Algorithm.update`.
 
         Returns:
-            Scalars on the device (names of `training.logging.METRICS`): means over all batches of
-            all ranks. Those that describe policy and critic are of the networks before each update
-            of the last pass.
+            Scalars on the device, keyed by names in `training.logging.METRICS`: means over all
+            batches and ranks. Metrics of policy and critic are measured before each update of the
+            last pass.
         """
         self._set_rates(rate)
         if self._graphs is None:
-            stats = self._make_updates(rollout, generator, steps, epsilon)
+            stats = self._run_updates(rollout, generator, steps, epsilon)
         else:
-            make = partial(self._make_updates, rollout, generator, steps)
-            stats = self._graphs.run(("update", steps), rollout, make, epsilon, generator)
-            copies = torch.stack(list(stats.values())).unbind()  # a replay overwrites its results
+            run_updates = partial(self._run_updates, rollout, generator, steps)
+            stats = self._graphs.run(("update", steps), rollout, run_updates, epsilon, generator)
+            copies = torch.stack(list(stats.values())).unbind()  # replays overwrite `stats`
             stats = dict(zip(stats, copies, strict=True))
         self.training_steps += steps
         if self.has_target:
-            self._follow_critic(steps)
+            self._update_target_critic(steps)
         return stats
 
-    def _make_updates(
+    def _run_updates(
         self, rollout: Rollout, generator: torch.Generator | None, steps: int, epsilon: Floor
     ) -> dict[str, Tensor]:
         learning = self.learning
-        epsilon = self._losses.floor(epsilon)
+        epsilon = self._losses.convert_epsilon(epsilon)
         flat = self.transitions(rollout)
         if self._teacher is not None and self._teacher_weight():
-            flat = self._label(self._teacher, flat)
+            flat = self._add_teacher_policy(self._teacher, flat)
         self._halted.zero_()
         number = learning.batch_number * steps
         records = []
         for data_pass in range(learning.data_passes):
             for batch in flat.shuffled(number, generator, self._symmetries):
-                parts = self._micro_batches(batch)
-                values, critic = self._update_critic(parts)
-                judged, actor = self._update_actor(batch, parts, values, epsilon)
+                micro_batches = self._split(batch)
+                values, critic = self._update_critic(micro_batches)
+                policies, actor = self._update_actor(batch, micro_batches, values, epsilon)
                 self.scaler.update()
                 record = {
                     "critic_loss": critic.loss,
@@ -255,50 +255,50 @@ class ActorCritic(ABC):
                 if learning.kl_limit:
                     record["kl_halted"] = self._halted.clone()
                 if data_pass == learning.data_passes - 1:
-                    seen = map(join, (values, *zip(*judged, strict=True)))
-                    record |= describe_batch(batch, *seen)
+                    columns = map(join, (values, *zip(*policies, strict=True)))
+                    record |= describe_batch(batch, *columns)
                 records.append(record)
         return summarize(records, flat)
 
-    def _micro_batches(self, batch: Transitions) -> list[Transitions]:
+    def _split(self, batch: Transitions) -> list[Transitions]:
         size = self.learning.micro_batch or len(batch)
         return [batch[start : start + size] for start in range(0, len(batch), size)]
 
-    def _update_critic(self, parts: list[Transitions]) -> tuple[list[Tensor], Step]:
-        """Update the critic on a batch; return the action values of its parts before."""
+    def _update_critic(self, micro_batches: list[Transitions]) -> tuple[list[Tensor], Step]:
+        """Update the critic on a batch; return the previous action values per micro-batch."""
         values = []
 
-        def loss_of(index: int) -> Tensor:
+        def compute_loss(index: int) -> Tensor:
             with self._amp():
-                outputs = self._critic.network(parts[index].critic_inputs)
+                outputs = self._critic.network(micro_batches[index].critic_inputs)
             values.append(self.action_values(outputs.detach()))
-            return self.critic_loss(outputs, parts[index])
+            return self.critic_loss(outputs, micro_batches[index])
 
-        loss = self._critic.backward([len(part) for part in parts], loss_of)
+        loss = self._critic.backward([len(part) for part in micro_batches], compute_loss)
         return values, self._critic.step(loss)
 
     def _update_actor(
         self, batch: Transitions, parts: list[Transitions], values: list[Tensor], epsilon: Floor
     ) -> tuple[list[tuple[Tensor, Tensor]], Step]:
-        """Update the actor on a batch; return π and advantages of its parts before."""
+        """Update the actor on a batch; return the previous π and advantages per micro-batch."""
         learning, losses, sizes = self.learning, self._losses, [len(part) for part in parts]
         single = len(parts) == 1
-        judged, divergences = [], []
-        # Normalising needs all advantages first; the only part keeps its gradient meanwhile.
-        first = []
+        policies, divergences = [], []
+        # Normalisation needs all advantages first; a single micro-batch runs forward only once.
+        computed = []
         if single or learning.normalize_advantages:
             with torch.set_grad_enabled(single):
                 pairs = zip(parts, values, strict=True)
-                first = [self._judge(part, q, epsilon) for part, q in pairs]
-        scaled: Sequence[Tensor] = [advantages for *_, advantages in first]
+                computed = [self._compute_advantages(part, q, epsilon) for part, q in pairs]
+        scaled: Sequence[Tensor] = [advantages for *_, advantages in computed]
         if learning.normalize_advantages:
             scaled = normalized(join(scaled), batch.weights, losses.fused).split(sizes)
 
-        def loss_of(index: int) -> Tensor:
-            part = parts[index]
-            known = first[index] if single else self._judge(part, values[index], epsilon)
-            policy, probabilities, advantages = known
-            judged.append((probabilities, advantages))
+        def compute_loss(index: int) -> Tensor:
+            part, q = parts[index], values[index]
+            result = computed[index] if single else self._compute_advantages(part, q, epsilon)
+            policy, probabilities, advantages = result
+            policies.append((probabilities, advantages))
             if learning.kl_limit:
                 divergence = kl_divergence(part.old_probabilities, probabilities)
                 if part.weights is not None:
@@ -306,42 +306,43 @@ class ActorCritic(ABC):
                 divergences.append(divergence.sum())
             advantages = scaled[index] if scaled else advantages
             options = learning.entropy_coefficient, learning.clip_ratio
-            loss = losses.actor(policy, part, advantages, epsilon, *options)
+            loss = losses.actor_loss(policy, part, advantages, epsilon, *options)
             if part.teacher is not None:
-                kl = kl_divergence(part.teacher, losses.probabilities(policy, part, epsilon))
+                pi = losses.policy_probabilities(policy, part, epsilon)
+                kl = kl_divergence(part.teacher, pi)
                 loss = loss + self._teacher_weight() * mean_of(kl, part.weights)
             return loss
 
-        loss = self._actor.backward(sizes, loss_of)
+        loss = self._actor.backward(sizes, compute_loss)
         if learning.kl_limit:
             divergence = mean_over_ranks(torch.stack(divergences).sum() / len(batch))
             self._halted.logical_or_(divergence > learning.kl_limit)
-        return judged, self._actor.step(loss, self._halted)
+        return policies, self._actor.step(loss, self._halted)
 
-    def _judge(
+    def _compute_advantages(
         self, part: Transitions, values: Tensor, epsilon: Floor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the result of `Losses.judge`, with the advantages of the part if it has some."""
+        """Return `Losses.compute_advantages`; advantages of the micro-batch take precedence."""
         credit = self.credited(part)
         with self._amp():
             logits = self._actor.network(part.observations)
-        judged = self._losses.judge(logits, part, values, epsilon, credit)
-        return judged if part.advantages is None else (*judged[:2], part.advantages)
+        result = self._losses.compute_advantages(logits, part, values, epsilon, credit)
+        return result if part.advantages is None else (*result[:2], part.advantages)
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
-        """Train the critic alone on whole episodes, in one pass; then copy it to its target.
+        """Train only the critic, in one pass over whole episodes; then copy it to the target.
 
-        Returns the mean loss of the batches, on the device; for arguments see `Algorithm.update`.
+        Return the mean batch loss, on the device. For arguments see `Algorithm.update`.
         """
         flat, losses = self.transitions(rollout), []
         for batch in flat.shuffled(self.learning.batch_number, generator, self._symmetries):
-            losses.append(self._update_critic(self._micro_batches(batch))[1].loss)
+            losses.append(self._update_critic(self._split(batch))[1].loss)
             self.scaler.update()
         if self.has_target:
             update_target(self.target_critic, self.critic, 1.0)
         return torch.stack(losses).mean()
 
-    def _follow_critic(self, steps: int) -> None:
+    def _update_target_critic(self, steps: int) -> None:
         learning, every = self.learning, self.learning.copy_rate
         if learning.target_update_mode == "soft":
             tau = learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps
@@ -357,7 +358,7 @@ class ActorCritic(ABC):
         return autocast(self.device, self.precision)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimisers, scaler and counter; loadable with `weights_only=True`."""
+        """Return networks, optimisers, scaler and step count; loadable with `weights_only=True`."""
         return {
             **{name: module.state_dict() for name, module in self.modules.items()},
             "actor_optimizer": self.actor_optimizer.state_dict(),
@@ -374,6 +375,6 @@ class ActorCritic(ABC):
         load_optimizer(self.critic_optimizer, state["critic_optimizer"])
         self._set_rates(1.0)
         if self._graphs is not None:
-            self._graphs.forget()  # recordings use the optimisers' former tensors
+            self._graphs.forget()  # recordings use the optimisers' previous tensors
         load_scaler(self.scaler, state["scaler"])
         self.training_steps = int(state["training_step"])

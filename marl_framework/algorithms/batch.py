@@ -1,4 +1,4 @@
-"""Transitions without their order in time."""
+"""Transitions of rollouts, flattened into batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marl_framework.algorithms.rollout import Rollout
 
 @dataclass
 class Transitions:
-    """Transitions [B, …], each one move of one UAV."""
+    """Transitions [B, …]; each is one move of one UAV."""
 
     observations: Tensor
     """Input of the actor, [B, C_a, X, Y]."""
@@ -26,25 +26,25 @@ class Transitions:
     masks: Tensor
     """Allowed actions, [B, A] bool."""
     old_probabilities: Tensor
-    """π of the policy that flew, [B, A]."""
+    """π when the actions were taken, [B, A]."""
     targets: Tensor
-    """Targets of the critic, [B]."""
+    """Critic targets, [B]."""
     one_step: Tensor | None = None
-    """Reward plus discounted value of the next state, [B]; for critics of states."""
+    """One-step target r + γ·V̄(s'), [B]; for state-value critics."""
     advantages: Tensor | None = None
-    """Advantages of the actions taken, [B], if fixed before the updates; else None."""
+    """Advantages of the actions taken, [B]; None if computed during the updates."""
     old_values: Tensor | None = None
-    """Outputs of the critic before the updates, [B]."""
+    """Critic outputs before the updates, [B]."""
     weights: Tensor | None = None
-    """Weight of each transition in means, [B]: 0 for inactive UAVs; None = all equal."""
+    """Weight of each transition in means, [B]; 0 for inactive UAVs; None = equal weights."""
     teacher: Tensor | None = None
-    """Policy of a teacher, [B, A]."""
+    """Probabilities of the teacher's policy, [B, A]."""
     maps: Tensor | None = None
-    """One tensor of which observations and critic maps are views, [B, C_c, X, Y]."""
+    """Tensor that holds observations and critic maps (both are views), [B, C_c, X, Y]."""
 
     @classmethod
     def of(cls, rollout: Rollout, targets: Tensor, **others: Tensor) -> Transitions:
-        """Return all transitions of a rollout, as views; targets and others are [T, E, N]."""
+        """Return all transitions of a rollout as views; `targets` and `others` are [T, E, N]."""
         if rollout.active is not None:
             others["weights"] = rollout.active.float()
         return cls(
@@ -66,7 +66,7 @@ class Transitions:
 
     @property
     def counted(self) -> Tensor | None:
-        """Transitions with a weight above 0, [B] bool; None = all."""
+        """Mask of transitions with a weight above 0, [B] bool; None = all."""
         return None if self.weights is None else self.weights > 0
 
     def __len__(self) -> int:
@@ -78,9 +78,9 @@ class Transitions:
     def shuffled(
         self, number: int, generator: torch.Generator | None, symmetries: Symmetries | None
     ) -> Iterator[Transitions]:
-        """Yield all transitions in at most `number` batches, turned by random symmetries.
+        """Yield all transitions in at most `number` random batches, under random symmetries.
 
-        The mean weight over the batches of all ranks is 1.
+        The weights of a batch have a mean of 1 over all ranks.
         """
         order = torch.randperm(len(self), generator=generator, device=self.actions.device)
         for index in order.tensor_split(min(number, len(self))):
@@ -96,10 +96,10 @@ class Transitions:
 
 
 class Symmetries(Protocol):
-    """Transforms transitions as in a symmetric world."""
+    """Symmetries of a task: they map transitions to equally valid transitions."""
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
-        """Draw one symmetry for each of `num` transitions, [num] int64."""
+        """Draw a random symmetry for each of `num` transitions, [num] int64."""
 
     def take(self, batch: Transitions, index: Tensor, which: Tensor) -> Transitions:
-        """Return the transitions `index` [B] of a batch under the symmetries `which` [B]."""
+        """Return transitions `index` [B] of a batch, transformed by symmetries `which` [B]."""

@@ -1,4 +1,4 @@
-"""COMA: a central critic of actions and a counterfactual baseline."""
+"""COMA: a central action-value critic and a counterfactual baseline."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import taken
+from marl_framework.algorithms.losses import select_taken
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
 
 
 class COMAWrapper(ActorCritic):
-    """The three networks of COMA and their update (Foerster et al. 2018); see `ActorCritic`."""
+    """COMA (Foerster et al. 2018): actor, critic and target critic; see `ActorCritic`."""
 
     def new_critic(self, config: Config) -> nn.Module:
-        """Return a critic from [B, C_c, X, Y] to values of a UAV's own actions [B, A]."""
+        """Build a critic from maps [B, C_c, X, Y] to values of the UAV's own actions [B, A]."""
         return make_critic(config.networks, config.compute, self.sizes)
 
     def transitions(self, rollout: Rollout) -> Transitions:
@@ -26,11 +26,11 @@ class COMAWrapper(ActorCritic):
 
     @torch.no_grad()
     def targets(self, rollout: Rollout) -> Tensor:
-        """Return TD(λ) targets [T, E, N] from one batched pass of the target critic."""
+        """Compute TD(λ) targets [T, E, N] with one batched pass of the target critic."""
         actions = rollout.actions
-        values = taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
+        values = select_taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
         return self.returns(rollout, values)
 
     def credited(self, part: Transitions) -> Tensor | None:
-        """Return the TD(λ) returns, or None for the critic's Q(s, a)."""
+        """Return the TD(λ) returns, or None to credit actions with the critic's Q(s, a)."""
         return part.targets if self.learning.advantage == "return" else None

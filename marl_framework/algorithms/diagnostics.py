@@ -1,4 +1,4 @@
-"""Diagnostics of updates: of each batch, and their means over batches and ranks."""
+"""Diagnostics of each batch of an update, and their means over batches and ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import taken
+from marl_framework.algorithms.losses import select_taken
 from marl_framework.algorithms.policy import kl_divergence, policy_entropy
 from marl_framework.algorithms.ranks import (
     balanced,
@@ -19,11 +19,11 @@ from marl_framework.algorithms.ranks import (
     variance_over_ranks,
 )
 
-_POWER_SUMS = "power_sums"  # of targets, residuals and advantages, [3, 3]; on several ranks only
+_POWER_SUMS = "power_sums"  # targets, residuals, advantages: [3, 3]; only with several ranks
 
 
 def join(parts: Sequence[Tensor]) -> Tensor:
-    """Return parts concatenated along the first axis; a single part as it is."""
+    """Concatenate tensors along the first axis; return a single tensor without a copy."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
@@ -31,7 +31,7 @@ def join(parts: Sequence[Tensor]) -> Tensor:
 def describe_batch(
     batch: Transitions, values: Tensor, probabilities: Tensor, advantages: Tensor
 ) -> dict[str, Tensor]:
-    """Return diagnostics of a batch, by name of `training.logging.METRICS`.
+    """Return diagnostics of a batch, keyed by the names in `training.logging.METRICS`.
 
     Args:
         batch: B transitions.
@@ -40,9 +40,9 @@ def describe_batch(
         advantages: advantages of the actions taken, [B].
     """
     weights, counted = batch.weights, batch.counted
-    q = taken(values, batch.actions)
+    q = select_taken(values, batch.actions)
     residuals = batch.targets - q
-    found = {
+    metrics = {
         "q_taken": mean_of(q, weights),
         "td_error": mean_of(residuals.abs(), weights),
         "advantage": mean_of(advantages, weights),
@@ -51,23 +51,23 @@ def describe_batch(
         "kl": mean_of(kl_divergence(batch.old_probabilities, probabilities), weights),
     }
     if batch.teacher is not None:
-        found["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), weights)
+        metrics["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), weights)
     if number_of_ranks() == 1 and counted is None:
-        explained = _explained(residuals.var(), batch.targets.var())
-        return found | {"explained_variance": explained, "advantage_std": advantages.std()}
-    spread = (batch.targets, residuals, advantages)
-    sums = torch.stack([power_sums(each, counted) for each in spread])
+        explained = _explained_variance(residuals.var(), batch.targets.var())
+        return metrics | {"explained_variance": explained, "advantage_std": advantages.std()}
+    samples = (batch.targets, residuals, advantages)
+    sums = torch.stack([power_sums(values, counted) for values in samples])
     if number_of_ranks() > 1:
-        return found | {_POWER_SUMS: sums}
-    return found | _spreads(variance_over_ranks(sums).to(q.dtype))
+        return metrics | {_POWER_SUMS: sums}
+    return metrics | _spread_metrics(variance_over_ranks(sums).to(q.dtype))
 
 
 def summarize(records: Sequence[dict[str, Tensor]], flat: Transitions) -> dict[str, Tensor]:
-    """Return the means of records over all batches and ranks, and statistics of the targets.
+    """Average diagnostics over all batches and ranks; add statistics of the targets.
 
     Args:
-        records: scalars of each batch, by name; some names are missing in some batches.
-        flat: transitions of the training step, on this rank.
+        records: diagnostics of each batch, by name; a batch may lack some names.
+        flat: this rank's transitions of the training step.
     """
     columns: dict[str, list[Tensor]] = {}
     for record in records:
@@ -81,17 +81,17 @@ def summarize(records: Sequence[dict[str, Tensor]], flat: Transitions) -> dict[s
         stats[_POWER_SUMS] = torch.stack(sums)
     stats = means_over_ranks(stats, {"td_target_std": flat.targets}, flat.counted)
     if sums is not None:
-        spreads = _spreads(variance_over_ranks(stats.pop(_POWER_SUMS)))
+        spreads = _spread_metrics(variance_over_ranks(stats.pop(_POWER_SUMS)))
         stats |= {name: spread.mean() for name, spread in spreads.items()}
     return stats
 
 
-def _spreads(variances: Tensor) -> dict[str, Tensor]:
-    """Return diagnostics from variances of targets, residuals and advantages, [..., 3]."""
+def _spread_metrics(variances: Tensor) -> dict[str, Tensor]:
+    """Return diagnostics that need the variances of targets, residuals and advantages, [..., 3]."""
     targets, residuals, advantages = variances.unbind(-1)
-    explained = _explained(residuals, targets)
+    explained = _explained_variance(residuals, targets)
     return {"explained_variance": explained, "advantage_std": advantages.sqrt()}
 
 
-def _explained(residuals: Tensor, targets: Tensor) -> Tensor:
+def _explained_variance(residuals: Tensor, targets: Tensor) -> Tensor:
     return 1 - residuals / targets.clamp(min=1e-8)

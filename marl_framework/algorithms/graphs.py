@@ -1,4 +1,4 @@
-"""Runs whole episodes and updates as CUDA graphs: recorded once, then replayed by one call."""
+"""CUDA graphs of whole episodes and updates: recorded once, then replayed with one call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from marl_framework.config.learning import ComputeConfig
 from marl_framework.device import resolve_precision
 
 WARM_UP = 2
-"""Number of eager calls before the recorded one."""
+"""Number of eager calls before recording."""
 
 Result = TypeVar("Result")
 
 
 class CudaBackend:
-    """Records CUDA graphs of a GPU on its own stream, as PyTorch requires."""
+    """Recorder of CUDA graphs; uses a separate stream, as PyTorch requires."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def eager(self, function: Callable[[], Result]) -> Result:
-        """Run a function where `capture` would record it."""
+        """Run a function eagerly on the stream that `capture` uses."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -41,16 +41,16 @@ class CudaBackend:
     def capture(
         self, function: Callable[[], Result], generator: torch.Generator | None
     ) -> tuple[Result, Callable[[], None]]:
-        """Record a function without running its kernels; return its result and the replay.
+        """Record a function without running its kernels; return its result and a replay function.
 
-        A RuntimeError, if it cannot be recorded, leaves the generator's state unchanged.
+        If recording fails (RuntimeError), the state of the generator is unchanged.
         """
         graph, before = torch.cuda.CUDAGraph(), None
         if generator is not None:
             before = generator.get_state()
             graph.register_generator_state(generator)
         try:
-            # The outer context leaves the stream; a failed recording does not.
+            # The outer context restores the stream even if recording fails.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
@@ -76,10 +76,10 @@ class _Recording:
 
 
 class Graphs:
-    """Runs functions as CUDA graphs: eagerly twice, then recorded, then replayed.
+    """Runner of functions as CUDA graphs: twice eagerly, then recorded, then replayed.
 
     Tensors must keep their addresses, all random numbers must come from one generator, and nothing
-    may be read back to the host. If a recording fails, everything runs eagerly, after a warning.
+    may be copied to the host. If a recording fails, a warning follows and all runs are eager.
     """
 
     def __init__(self, device: torch.device, backend: CudaBackend | None = None) -> None:
@@ -96,18 +96,18 @@ class Graphs:
         number: float,
         generator: torch.Generator | None,
     ) -> Result:
-        """Return the result of a function; the next call with the same key may overwrite it.
+        """Run a function; return its result, which the next call with the key may overwrite.
 
         Args:
-            key: name of the function and its shapes.
-            owner: owner of the tensors that it reads; another one is recorded again.
-            function: takes `number` as a scalar tensor.
+            key: identifies the function and its shapes.
+            owner: owner of the tensors that the function reads; a new owner causes a new recording.
+            function: function of `number` as a scalar tensor.
             number: value that changes from call to call.
-            generator: source of all random numbers; another one is recorded again.
+            generator: source of all random numbers; a new one causes a new recording.
         """
         known = self._recordings.get(key)
         if known is None or known.owner is not owner or known.generator is not generator:
-            # In double precision it gives the same bits as a Python number.
+            # A float64 scalar gives the same bits as a Python number.
             scalar = torch.zeros((), dtype=torch.float64, device=self._device)
             known = self._recordings[key] = _Recording(owner, generator, scalar)
         known.number.fill_(number)
@@ -122,7 +122,7 @@ class Graphs:
         return result
 
     def forget(self) -> None:
-        """Drop all recordings, before tensors in them are replaced."""
+        """Drop all recordings; call this before replacing recorded tensors."""
         self._recordings.clear()
 
     def _record(self, known: _Recording, function: Callable[[], Result]) -> None:
@@ -130,24 +130,24 @@ class Graphs:
             known.result, known.replay = self._backend.capture(function, known.generator)
         except RuntimeError as error:
             self._works = False
-            self.forget()  # earlier recordings draw from the generator's former state
-            # PyTorch raises its own error at the end of a failed recording, over the cause.
+            self.forget()  # earlier recordings use the generator's previous state
+            # A failed recording ends with a second error, whose context is the cause.
             cause = error.__context__
             reason = str(cause if isinstance(cause, RuntimeError) else error).partition("\n")[0]
-            message = f"compute.cuda_graphs: off from now on, a recording failed: {reason}"
+            message = f"compute.cuda_graphs: disabled after a failed recording: {reason}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
-    """Return whether episodes and updates run as CUDA graphs: switched on, and on a GPU."""
+    """Return whether CUDA graphs are enabled and the device is a GPU."""
     return compute.cuda_graphs and device.type == "cuda"
 
 
 def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
-    """Return the CUDA graphs of a training; None if they are off or there is no GPU.
+    """Return the CUDA graphs for a training run; None if disabled or without a GPU.
 
     Raises:
-        ConfigError: another setting cannot be recorded.
+        ConfigError: another setting does not support CUDA graphs.
     """
     if not is_recorded(compute, device):
         return None
@@ -160,5 +160,5 @@ def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
     else:
         return Graphs(device)
     raise ConfigError(
-        f"compute.cuda_graphs: does not work with {reason}, or compute.cuda_graphs=false"
+        f"compute.cuda_graphs: not supported with {reason}, or compute.cuda_graphs=false"
     )

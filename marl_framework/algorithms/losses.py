@@ -1,4 +1,4 @@
-"""Targets, advantages and losses: of COMA (Foerster et al. 2018, equations 3–5) and of PPO."""
+"""Targets, advantages and losses of COMA (Foerster et al. 2018, equations 3–5) and PPO."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.optimisers import decide
+from marl_framework.algorithms.optimisers import step_rule
 from marl_framework.algorithms.policy import (
     Floor,
     log_probabilities,
@@ -20,8 +20,8 @@ from marl_framework.algorithms.ranks import mean_of
 from marl_framework.kernels import policies as kernels
 
 
-def taken(values: Tensor, actions: Tensor) -> Tensor:
-    """Return the values [..., A] of the actions taken [...]."""
+def select_taken(values: Tensor, actions: Tensor) -> Tensor:
+    """Return the entries [...] of `values` [..., A] for the actions taken [...]."""
     return values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
@@ -32,16 +32,16 @@ def td_lambda_returns(
     lambda_: float,
     active: Tensor | None = None,
 ) -> Tensor:
-    """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] of whole episodes, [T, E, N].
+    """Return G_t = r_t + γ·[(1 - λ)·Q̄_{t+1} + λ·G_{t+1}] for whole episodes, [T, E, N].
 
-    λ = 0 gives TD(0) targets, λ = 1 discounted sums (Sutton & Barto 2018, section 12.3).
+    λ = 0 gives TD(0) targets; λ = 1 gives discounted sums (Sutton & Barto 2018, section 12.3).
 
     Args:
-        rewards: rewards of the team, [T, E].
-        values: Q̄(s_t, a_t) of the action taken, or V(s_t) of a critic of states, [T, E, N].
-        gamma: discount.
-        lambda_: trace decay.
-        active: agents that act, [T, E, N] bool; an agent's returns end with its last step.
+        rewards: team rewards, [T, E].
+        values: target-network Q̄(s_t, a_t), or V(s_t) of a state-value critic, [T, E, N].
+        gamma: discount factor γ.
+        lambda_: trace decay λ.
+        active: active agents, [T, E, N] bool; an agent's returns end with its last step.
     """
     rewards = rewards.unsqueeze(-1).expand_as(values)
     returns = torch.empty_like(values)
@@ -57,22 +57,22 @@ def td_lambda_returns(
 def counterfactual_advantage(
     values: Tensor, probabilities: Tensor, actions: Tensor, returns: Tensor | None = None
 ) -> Tensor:
-    """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'), or G - Σ_a' π(a'|o)·Q(s, a') with returns G.
+    """Return Q(s, a) - Σ_a' π(a'|o)·Q(s, a'); if returns G are given, they replace Q(s, a).
 
-    The baseline adds a small bias: UAVs that choose later, whose actions the critic sees, choose
-    from masks that the own action has changed.
+    The baseline is slightly biased: an agent's action changes the masks of agents that choose
+    after it, and the critic sees their actions.
 
-    Values Q(s, ·) and probabilities π are [..., A], actions a and returns G [...].
+    Values Q(s, ·) and probabilities π are [..., A]; actions a and returns G are [...].
     """
-    gained = taken(values, actions) if returns is None else returns
-    return gained - (probabilities * values).sum(-1)
+    credit = select_taken(values, actions) if returns is None else returns
+    return credit - (probabilities * values).sum(-1)
 
 
 def critic_loss(
     values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Return the mean squared error of Q(s, a) [B, A] against targets [B]; see `mean_of`."""
-    return mean_of((taken(values, actions) - targets).square(), weights)
+    """Return the squared error of Q(s, a) [B, A] to targets [B], averaged as in `mean_of`."""
+    return mean_of((select_taken(values, actions) - targets).square(), weights)
 
 
 def value_loss(
@@ -85,16 +85,16 @@ def value_loss(
 ) -> Tensor:
     """Return the mean of max(l(V - G), l(V_old + clip(V - V_old, -c, c) - G)).
 
-    See Schulman et al. 2017, published code; Yu et al. 2022, appendix A. l(e) is Huber's loss:
-    e²/2, and δ·(|e| - δ/2) beyond δ.
+    See the code published with Schulman et al. (2017), and Yu et al. 2022, appendix A. l(e) is the
+    Huber loss: e²/2, and δ·(|e| - δ/2) for |e| > δ.
 
     Args:
         values: V, [B].
         targets: G, [B].
-        old_values: V before the training step, [B].
-        clip: c, 0 = l(V - G) alone.
-        huber_delta: δ, 0 = the squared error e².
-        weights: see `mean_of`, [B].
+        old_values: V_old, before the training step, [B].
+        clip: clip range c; 0 disables clipping.
+        huber_delta: δ; 0 selects the squared error e².
+        weights: weights as in `mean_of`, [B].
     """
 
     def distance(value: Tensor) -> Tensor:
@@ -124,19 +124,19 @@ def actor_loss(
     2017, equation 7), -mean min(ρ·A, clip(ρ, 1 - c, 1 + c)·A) with ρ = π(a)/π_old(a).
 
     Args:
-        probabilities: π of the acting policy, [B, A].
+        probabilities: π, differentiable, [B, A].
         actions: actions taken, [B].
-        advantages: their advantages, [B], held constant.
+        advantages: advantages of these actions, treated as constants, [B].
         entropy_coefficient: weight of the entropy bonus.
-        old_probabilities: π when the actions were taken, [B, A]; needed for clipping.
-        clip_ratio: c, 0 = no clipping.
-        weights: see `mean_of`, [B].
+        old_probabilities: π when the actions were taken, [B, A]; required for clipping.
+        clip_ratio: c; 0 disables clipping.
+        weights: weights as in `mean_of`, [B].
     """
     advantages = advantages.detach()
-    chosen = taken(probabilities, actions)
+    chosen = select_taken(probabilities, actions)
     if clip_ratio > 0:
         assert old_probabilities is not None
-        ratio = chosen / taken(old_probabilities, actions)
+        ratio = chosen / select_taken(old_probabilities, actions)
         clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
         loss = -mean_of(torch.minimum(ratio * advantages, clipped * advantages), weights)
     else:
@@ -147,98 +147,108 @@ def actor_loss(
 
 
 class Losses:
-    """Policies, advantages and losses of an update, by plain operators."""
+    """Policies, advantages and losses of an update, computed with plain PyTorch operators."""
 
-    decide = staticmethod(decide)
+    step_rule = staticmethod(step_rule)
     fused = False
-    """Whether to compute moments of advantages together; see `ranks.normalized`."""
+    """Whether one kernel computes both mean and standard deviation of the advantages."""
 
-    def floor(self, epsilon: Floor) -> Floor:
-        """Return the floor of the policy as an argument of the other methods."""
+    def convert_epsilon(self, epsilon: Floor) -> Floor:
+        """Convert ε to the form that the other methods expect."""
         return epsilon
 
-    def judge(
-        self, logits: Tensor, part: Transitions, values: Tensor, floor: Floor, credit: Tensor | None
+    def compute_advantages(
+        self, logits: Tensor, batch: Transitions, q: Tensor, epsilon: Floor, credit: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return policy, π [B, A] and `counterfactual_advantage` [B] of the actions taken.
+        """Return the policy, the detached π [B, A] and the advantages [B].
 
-        The policy is an argument of the other methods; it alone has a gradient. Logits and values
-        Q(s, ·) are [B, A], the credit (`returns` of an advantage) is [B] or None.
+        The policy is differentiable: probabilities here, logits in `TritonLosses`. Pass it to the
+        other methods. Logits and `q`, Q(s, ·), are [B, A]. The credit, [B] or None, is passed as
+        `returns` to `counterfactual_advantage`.
         """
-        policy = policy_probabilities(logits, part.masks, floor)
+        policy = policy_probabilities(logits, batch.masks, epsilon)
         pi = policy.detach()
-        return policy, pi, counterfactual_advantage(values, pi, part.actions, credit)
+        return policy, pi, counterfactual_advantage(q, pi, batch.actions, credit)
 
-    def actor(
-        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: Floor, *options: float
+    def actor_loss(
+        self,
+        policy: Tensor,
+        batch: Transitions,
+        advantages: Tensor,
+        epsilon: Floor,
+        entropy: float,
+        clip: float,
     ) -> Tensor:
-        """Return `actor_loss` of transitions with policy and advantages from `judge`.
+        """Return `actor_loss` with an entropy coefficient and a clip ratio (0 disables it)."""
+        old = batch.old_probabilities
+        return actor_loss(policy, batch.actions, advantages, entropy, old, clip, batch.weights)
 
-        The options are entropy coefficient and clip ratio.
-        """
-        entropy, clip = options
-        flown = part.old_probabilities, clip, part.weights
-        return actor_loss(policy, part.actions, advantages, entropy, *flown)
-
-    def probabilities(self, policy: Tensor, part: Transitions, floor: Floor) -> Tensor:
-        """Return π [B, A] of a policy from `judge`, with gradient."""
+    def policy_probabilities(self, policy: Tensor, batch: Transitions, epsilon: Floor) -> Tensor:
+        """Return the differentiable probabilities [B, A]."""
         return policy
 
-    def critic(self, values: Tensor, part: Transitions) -> Tensor:
-        """Return `critic_loss` of transitions with values [B, A]."""
-        return critic_loss(values, part.actions, part.targets, part.weights)
+    def critic_loss(self, values: Tensor, batch: Transitions) -> Tensor:
+        """Return `critic_loss` for values [B, A]."""
+        return critic_loss(values, batch.actions, batch.targets, batch.weights)
 
 
 class TritonLosses(Losses):
-    """Policies, advantages and losses by `kernels.policies`; their policy is its logits."""
+    """Losses computed by Triton kernels (`kernels.policies`); the policy is its logits."""
 
-    decide = staticmethod(kernels.descent_rule)
+    step_rule = staticmethod(kernels.descent_rule)
     fused = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def floor(self, epsilon: Floor) -> Tensor:
-        """See `Losses.floor`."""
+    def convert_epsilon(self, epsilon: Floor) -> Tensor:
+        """See `Losses.convert_epsilon`."""
         if isinstance(epsilon, Tensor):
             return epsilon
         return torch.full((), epsilon, dtype=torch.float64, device=self._device)
 
-    def judge(
-        self, logits: Tensor, part: Transitions, values: Tensor, floor: Floor, credit: Tensor | None
+    def compute_advantages(
+        self, logits: Tensor, batch: Transitions, q: Tensor, epsilon: Floor, credit: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Losses.judge`."""
-        logits, values = _exact(logits), _exact(values)
-        policy = logits.detach(), part.masks, self.floor(floor)
-        return logits, *kernels.policy_advantages(*policy, values, part.actions, credit)
+        """See `Losses.compute_advantages`."""
+        logits, q = _as_float32(logits), _as_float32(q)
+        policy = logits.detach(), batch.masks, self.convert_epsilon(epsilon)
+        return logits, *kernels.policy_advantages(*policy, q, batch.actions, credit)
 
-    def actor(
-        self, policy: Tensor, part: Transitions, advantages: Tensor, epsilon: Floor, *options: float
+    def actor_loss(
+        self,
+        policy: Tensor,
+        batch: Transitions,
+        advantages: Tensor,
+        epsilon: Floor,
+        entropy: float,
+        clip: float,
     ) -> Tensor:
-        """See `Losses.actor`."""
-        logits = policy.detach(), part.masks, self.floor(epsilon)
-        flown = part.actions, advantages, part.old_probabilities, part.weights
-        gradient, parts = kernels.actor_gradient(*logits, *flown, *options)
-        return _WithGradient.apply(policy, parts.sum(), gradient)
+        """See `Losses.actor_loss`."""
+        logits, old, weights = policy.detach(), batch.old_probabilities, batch.weights
+        masks, floor, actions = batch.masks, self.convert_epsilon(epsilon), batch.actions
+        gradient, terms = kernels.actor_gradient(
+            logits, masks, floor, actions, advantages, old, weights, entropy, clip
+        )
+        return _WithGradient.apply(policy, terms.sum(), gradient)
 
-    def probabilities(self, policy: Tensor, part: Transitions, floor: Floor) -> Tensor:
-        """See `Losses.probabilities`."""
-        return policy_probabilities(policy, part.masks, floor)
+    def policy_probabilities(self, policy: Tensor, batch: Transitions, epsilon: Floor) -> Tensor:
+        """See `Losses.policy_probabilities`."""
+        return policy_probabilities(policy, batch.masks, epsilon)
 
-    def critic(self, values: Tensor, part: Transitions) -> Tensor:
-        """See `Losses.critic`."""
-        values = _exact(values)
-        wanted = part.actions, part.targets, part.weights
-        gradient, parts = kernels.critic_gradient(values.detach(), *wanted)
-        return _WithGradient.apply(values, parts.sum(), gradient)
+    def critic_loss(self, values: Tensor, batch: Transitions) -> Tensor:
+        """See `Losses.critic_loss`."""
+        values, targets, weights = _as_float32(values), batch.targets, batch.weights
+        gradient, terms = kernels.critic_gradient(values.detach(), batch.actions, targets, weights)
+        return _WithGradient.apply(values, terms.sum(), gradient)
 
 
-def _exact(outputs: Tensor) -> Tensor:
-    return outputs.float().contiguous()  # as kernels need them
+def _as_float32(outputs: Tensor) -> Tensor:
+    return outputs.float().contiguous()  # kernels require contiguous float32
 
 
 class _WithGradient(torch.autograd.Function):
-    """A loss with a known gradient."""
+    """Loss whose gradient by `outputs` is known."""
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from marl_framework.config.learning import OptimizerConfig
 from marl_framework.kernels.policies import NORM_FLOOR
 
 DescentRule = Callable[[Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
-"""Signature of `decide` and its kernel: (loss, norm, halted, maximum_norm)."""
+"""Signature of `step_rule` and its kernel: (loss, norm, halted, maximum_norm)."""
 
 
 class Step(NamedTuple):
-    """One update: loss over all ranks, gradient norm before clipping, 1 if it was not finite."""
+    """Result of an update: loss over all ranks, unclipped gradient norm, 1 if not finite."""
 
     loss: Tensor
     norm: Tensor
@@ -30,18 +30,18 @@ class Step(NamedTuple):
 
 
 class Learner:
-    """Trains one network with Adam.
+    """Trainer of one network with Adam.
 
     Args:
         network: network on its device, in float32.
-        settings: learning rate and limit of the gradient norm.
+        settings: learning rate and maximum gradient norm.
         device: device of the network.
         scaler: gradient scaler, shared by all networks.
-        decision: `decide`, or its kernel.
+        rule: `step_rule` or its kernel.
         recorded: whether updates are recorded as CUDA graphs.
 
     Attributes:
-        network: the same parameters; uses all cores and averages gradients over all ranks.
+        network: the same network, but uses all cores and averages gradients over all ranks.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Learner:
         settings: OptimizerConfig,
         device: torch.device,
         scaler: torch.amp.GradScaler,
-        decision: DescentRule,
+        rule: DescentRule,
         recorded: bool,
     ) -> None:
         self.network = with_shared_gradients(with_batch_threads(network, device), device)
         self.optimizer = make_adam(network, settings.learning_rate, recorded)
-        self._norm, self._scaler, self._decision = settings.gradient_norm, scaler, decision
+        self._max_norm, self._scaler, self._rule = settings.gradient_norm, scaler, rule
 
-    def backward(self, sizes: Sequence[int], loss_of: Callable[[int], Tensor]) -> Tensor:
-        """Compute the gradient of a batch's loss over all ranks; return that loss.
+    def backward(self, sizes: Sequence[int], compute_loss: Callable[[int], Tensor]) -> Tensor:
+        """Compute gradients of a batch's mean loss over all ranks; return this loss.
 
         Args:
             sizes: number of transitions in each micro-batch.
-            loss_of: runs the network on a micro-batch, by index; returns its mean loss.
+            compute_loss: runs the network on the micro-batch with an index; returns its mean loss.
         """
         self.optimizer.zero_grad(set_to_none=True)
         losses, last = [], len(sizes) - 1
         for index, size in enumerate(sizes):
             with exchange_gradients(self.network, now=index == last):
-                loss = loss_of(index)
-                if last:  # the update is that of the whole batch
+                loss = compute_loss(index)
+                if last:  # weight each micro-batch by its share of the batch
                     loss = loss * (size / sum(sizes))
                 self._scaler.scale(loss).backward()
             losses.append(loss.detach())
@@ -77,12 +77,12 @@ class Learner:
 
     def step(self, loss: Tensor, halted: Tensor | None = None) -> Step:
         """Apply the gradients of `loss`, unless `halted` is above 0; see `apply_gradients`."""
-        rule = self._norm, halted, self._decision
-        return Step(loss, *apply_gradients(loss, self.optimizer, self._scaler, *rule))
+        options = self._max_norm, halted, self._rule
+        return Step(loss, *apply_gradients(loss, self.optimizer, self._scaler, *options))
 
 
 def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Optimizer:
-    """Return Adam of the trainable parameters; `recorded` in CUDA graphs, its rate is a tensor."""
+    """Return Adam for trainable parameters; if `recorded` in CUDA graphs, its rate is a tensor."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     device = parameters[0].device
     optimizer = torch.optim.Adam(
@@ -96,14 +96,14 @@ def make_adam(network: nn.Module, rate: float, recorded: bool) -> torch.optim.Op
 
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Mapping[str, Any]) -> None:
-    """Load a scaler's state, if both runs use float16."""
+    """Load a gradient scaler's state if both runs use float16."""
     if scaler.is_enabled() and state:
         scaler.load_state_dict(dict(state))
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimiser's state in its parameters' memory order; keep the learning rate."""
-    groups = optimizer.state_dict()["param_groups"]  # the configuration may have changed
+    """Load an optimiser's state in the memory layout of the parameters; keep the learning rate."""
+    groups = optimizer.state_dict()["param_groups"]  # keeps the current configuration
     optimizer.load_state_dict({**state, "param_groups": groups})
     for parameter, known in optimizer.state.items():
         for name, value in known.items():
@@ -114,11 +114,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters for the next steps.
 
-    On a GPU it is rounded to float32, as recorded steps have it, so that eager steps are equal.
+    On a GPU the rate is rounded to float32, so that eager and recorded steps are equal.
     """
     rounded = float(torch.tensor(rate, dtype=torch.float32, device="cpu"))
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):  # recordings read it
+        if isinstance(group["lr"], Tensor):  # CUDA graphs read this tensor
             group["lr"].fill_(rate)
         else:
             group["lr"] = rounded if group["params"][0].device.type == "cuda" else rate
@@ -130,24 +130,24 @@ def apply_gradients(
     scaler: torch.amp.GradScaler,
     maximum_norm: float,
     halted: Tensor | None = None,
-    decision: DescentRule | None = None,
+    rule: DescentRule | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Make one optimiser step, unless loss or gradient is not finite, or it is halted.
+    """Make one optimiser step; skip it if loss or gradient is not finite, or if it is halted.
 
-    The device decides and the host never waits: a fused optimiser divides gradients by its
-    `grad_scale` and changes nothing if its `found_inf` is 1. Optimisers that are not fused (`meta`)
-    make every step. A scaler itself skips overflowing gradients of float16 losses.
+    The host never waits for the device: a fused optimiser divides gradients by its `grad_scale` and
+    skips the step if its `found_inf` is 1. Optimisers that are not fused (device `meta`) make every
+    step. With float16, the scaler skips steps with overflowing gradients.
 
     Args:
-        loss: loss whose gradients the parameters hold; parameters without one do not change.
-        optimizer: optimiser with one group of parameters.
-        scaler: scaler of the loss.
-        maximum_norm: norm that larger gradients are scaled down to.
-        halted: above 0 to skip the step.
-        decision: `decide`, or its kernel.
+        loss: loss of the stored gradients; parameters without a gradient do not change.
+        optimizer: optimiser with one parameter group.
+        scaler: gradient scaler of the loss.
+        maximum_norm: norm to which larger gradients are clipped.
+        halted: scalar; a value above 0 skips the step.
+        rule: `step_rule` or its kernel.
 
     Returns:
-        The gradient norm before clipping, and 1 if numbers were not finite, else 0.
+        The gradient norm before clipping, and 1 if loss or norm was not finite, else 0.
     """
     (group,) = optimizer.param_groups
     parameters = [p for p in group["params"] if p.grad is not None]
@@ -157,24 +157,24 @@ def apply_gradients(
         bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
         scaler.step(optimizer)
     else:
-        norm = _norm([p.grad for p in parameters])
-        scale, skip, bad = (decision or decide)(loss, norm, halted, maximum_norm)
+        norm = _compute_norm([p.grad for p in parameters])
+        scale, skip, bad = (rule or step_rule)(loss, norm, halted, maximum_norm)
         vars(optimizer).update(grad_scale=scale.float(), found_inf=skip.float())
         optimizer.step()
     return norm, bad.float()
 
 
-def decide(
+def step_rule(
     loss: Tensor, norm: Tensor, halted: Tensor | None, maximum_norm: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the divisor of gradients, whether to skip the step, and whether numbers are bad."""
+    """Return the gradients' divisor, whether to skip, and whether loss or norm is not finite."""
     bad = ~(loss + norm).isfinite()
     skip = bad if halted is None else bad | (halted > 0)
     return ((norm + NORM_FLOOR) / maximum_norm).clamp(min=1), skip, bad
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of all gradients: with few kernels on a GPU, few passes on a CPU."""
+def _compute_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm over all gradients, by the fastest way on a GPU or a CPU."""
     if gradients[0].device.type != "cpu":
         return nn.utils.get_total_norm(gradients)
     return torch.stack([torch.dot(g, g) for g in map(Tensor.flatten, gradients)]).sum().sqrt()

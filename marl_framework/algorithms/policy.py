@@ -1,4 +1,4 @@
-"""The masked policy with an ε floor."""
+"""Masked softmax policy with an ε floor."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 Floor = float | Tensor
-"""Floor ε of the policy, a tensor [] while updates are recorded."""
+"""Floor ε of the policy; a scalar tensor while CUDA graphs are recorded."""
 
 
 def policy_probabilities(logits: Tensor, mask: Tensor, epsilon: Floor) -> Tensor:
     """Return π = (1 - ε)·softmax over the allowed actions + ε/|allowed|; 0 where masked.
 
     Args:
-        logits: [..., A].
-        mask: [..., A] bool, True = allowed; at least one action is.
-        epsilon: floor in [0, 1].
+        logits: policy logits, [..., A].
+        mask: allowed actions, at least one, [..., A] bool.
+        epsilon: floor, in [0, 1].
     """
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     softmax = exact.masked_fill(~mask, -torch.inf).softmax(-1)
@@ -34,14 +34,14 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
 
 
 def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tensor:
-    """Sample from π [..., A] by an exponential race, argmax π_a / e_a with e_a exponential.
+    """Sample from π [..., A] by an exponential race: argmax π_a / e_a, with e_a exponential.
 
     A masked action never wins, even if π is NaN.
 
     Args:
         probabilities: π, [..., A].
-        uniform: draws in [0, 1), same shape.
-        mask: [..., A] bool, True = allowed; at least one action is.
+        uniform: uniform draws in [0, 1), [..., A].
+        mask: allowed actions, at least one, [..., A] bool.
 
     Returns:
         Actions [...] int64.
@@ -51,12 +51,12 @@ def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tens
 
 
 def best_actions(scores: Tensor, mask: Tensor) -> Tensor:
-    """Return the allowed actions [...] with the highest scores [..., A]; the first of equals."""
+    """Return the allowed actions [...] with the highest scores [..., A]; ties: first action."""
     return scores.masked_fill(~mask, -torch.inf).argmax(-1)
 
 
 def policy_entropy(probabilities: Tensor) -> Tensor:
-    """Return the entropy of π [..., A] in nats: [...]."""
+    """Return the entropy [...] of π [..., A] [nat]."""
     return -(probabilities * log_probabilities(probabilities)).sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""Base class of the PPO algorithms: GAE, clipped values and their normalisation."""
+"""PPO algorithms: GAE, clipped value loss and value normalisation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from marl_framework.config.model import Config
 
 NORMALIZER = "value_normalizer"
 _LEAST_VARIANCE = 1e-2
-_UPDATE_SHARE = 1e-5  # share of the running means that a training step replaces, in the long run
-_PRIOR = 1e-12  # weight of the initial mean 0 and deviation 1
+_UPDATE_SHARE = 1e-5  # step size of the running means
+_PRIOR = 1e-12  # weight of the initial mean 0 and standard deviation 1
 
 
 class ValueNormalizer(nn.Module):
-    """Scales values by mean and deviation of all targets so far (Yu et al. 2022, section 5.1).
+    """Normalises values by running moments of the targets (Yu et al. 2022, section 5.1).
 
-    Values are unchanged until the first update.
+    Until the first update, values stay unchanged.
     """
 
     mean: Tensor
@@ -39,7 +39,7 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Add the targets of a training step, of all ranks; see `mean_of`. Ignore bad numbers."""
+        """Add the targets of a training step, weighted as in `mean_of`, if all are finite."""
         exact = targets.double()
         moments = (mean_of(exact, weights), mean_of(exact.square(), weights))
         new = mean_over_ranks(torch.stack(moments))
@@ -50,12 +50,12 @@ class ValueNormalizer(nn.Module):
         self.weight.lerp_(torch.ones_like(self.weight), share)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Return values [...] on the scale of the critic's outputs."""
+        """Convert values [...] to the scale of the critic's outputs."""
         mean, deviation = self._moments(values)
         return (values - mean) / deviation
 
     def restore(self, outputs: Tensor) -> Tensor:
-        """Return the critic's outputs [...] on the scale of the returns."""
+        """Convert the critic's outputs [...] to the scale of the returns."""
         mean, deviation = self._moments(outputs)
         return outputs * deviation + mean
 
@@ -66,10 +66,10 @@ class ValueNormalizer(nn.Module):
 
 
 class PPO(StateValues):
-    """An actor and a critic V(s) under proximal policy optimisation (Schulman et al. 2017).
+    """Proximal policy optimisation of an actor and a critic V(s) (Schulman et al. 2017).
 
-    Targets and advantages are those of the critic before its updates: generalised advantage
-    estimation (Schulman et al. 2016), which is the TD(λ) return minus V(s).
+    Targets and advantages use the critic before its updates. The advantage is the generalised
+    advantage estimate (Schulman et al. 2016): TD(λ) return minus V(s).
 
     Raises:
         ConfigError: `learning.clip_ratio` is 0.
@@ -85,7 +85,7 @@ class PPO(StateValues):
         self._normalizer = ValueNormalizer().to(self.device)
 
     def transitions(self, rollout: Rollout) -> Transitions:
-        """Return all transitions of a rollout with returns, advantages and values."""
+        """Return all transitions of a rollout with targets, advantages and old values."""
         outputs = self.evaluate(rollout).view(rollout.actions.shape)
         values = self._normalizer.restore(outputs)
         targets = self.returns(rollout, values)
@@ -95,22 +95,22 @@ class PPO(StateValues):
         return flat
 
     def action_values(self, outputs: Tensor) -> Tensor:
-        """Return V(s) for each action, on the scale of the returns."""
+        """Repeat V(s), on the scale of the returns, for each action."""
         return super().action_values(self._normalizer.restore(outputs))
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
-        """Return `losses.value_loss` of outputs [B, 1] against normalised targets."""
+        """Return `losses.value_loss` for outputs [B, 1] and normalised targets."""
         assert part.old_values is not None
         targets, learning = self._normalizer.normalize(part.targets), self.learning
         options = learning.value_clip, learning.huber_delta, part.weights
         return value_loss(outputs.squeeze(1), targets, part.old_values, *options)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of `ActorCritic` and the moments of the targets."""
+        """Return the state of `ActorCritic` and the normaliser's moments."""
         return {**super().state_dict(), NORMALIZER: self._normalizer.state_dict()}
 
     def take_value_scale(self, state: Mapping[str, Any]) -> None:
-        """Load only the moments of the targets, which scale the critic's outputs."""
+        """Load only the normaliser's moments, which scale the critic's outputs."""
         self._normalizer.load_state_dict(state[NORMALIZER])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -120,10 +120,10 @@ class PPO(StateValues):
 
 
 class IPPO(PPO):
-    """PPO of each UAV with a critic of its own observation (de Witt et al. 2020)."""
+    """Independent PPO: the critic sees the UAV's own observation (de Witt et al. 2020)."""
 
     central = False
 
 
 class MAPPO(PPO):
-    """PPO with a central critic of observation and the team's state (Yu et al. 2022)."""
+    """PPO with a central critic: it sees observation and team state (Yu et al. 2022)."""

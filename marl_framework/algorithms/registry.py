@@ -1,4 +1,4 @@
-"""Makes and checks the algorithm that a params file names."""
+"""Construction and validation of the algorithm named in a params file."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ def make_algorithm(
     symmetries: Symmetries | None = None,
     graphs: Graphs | None = None,
 ) -> Algorithm:
-    """Return the algorithm that `experiment.algorithm` names, with fresh networks.
+    """Build the algorithm named by `experiment.algorithm`, with newly initialised networks.
 
     Raises:
-        ConfigError: it cannot be loaded, or lacks a method, an attribute or an actor.
+        ConfigError: the algorithm cannot be loaded, or lacks a method, an attribute or an actor.
     """
     name = config.experiment.algorithm
     parameters = "config", "sizes", "device", "symmetries", "graphs"
     part = load_part(ALGORITHMS.get(name, name), _KEY, *parameters)
-    made: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
-    missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
-    missing += [attribute for attribute in _ATTRIBUTES if not hasattr(made, attribute)]
-    if missing or "actor" not in made.modules:
-        what = ", ".join(missing) or "an actor in modules"
+    algorithm: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
+    missing = [method for method in _METHODS if not callable(getattr(algorithm, method, None))]
+    missing += [attribute for attribute in _ATTRIBUTES if not hasattr(algorithm, attribute)]
+    if missing or "actor" not in algorithm.modules:
+        what = ", ".join(missing) or "modules['actor']"
         raise ConfigError(f"{_KEY}: {name} lacks {what}; see algorithms.rollout.Algorithm")
     if name not in ALGORITHMS:
-        _check_custom(made, config.network_sizes, f"{_KEY}: {name}")
-    return made
+        _check_custom(algorithm, config.network_sizes, f"{_KEY}: {name}")
+    return algorithm
 
 
 @torch.no_grad()
 def _check_custom(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
-    """Check state and actions of a custom algorithm before training."""
+    """Check the state and the logits of a custom algorithm before training."""
     state = algorithm.state_dict()
     if not isinstance(state, Mapping) or "actor" not in state:
-        raise ConfigError(f"{name}.state_dict must return a dict with the key `actor`")
+        raise ConfigError(f"{name}.state_dict must return a dict with key `actor`")
     try:
         check_plain(state, "state_dict()")
     except TypeError as error:
         raise ConfigError(f"{name}: {error}") from error
     seen = torch.zeros(2, 3, sizes.actor_channels, *sizes.shape, device=algorithm.device)
-    if seen.is_meta:  # made to estimate memory
+    if seen.is_meta:  # only estimates memory
         return
     with torch.random.fork_rng(devices=[]):
         check_outputs(algorithm.act(seen), [2, 3, sizes.num_actions], f"{name}.act", seen)

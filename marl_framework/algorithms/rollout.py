@@ -1,4 +1,4 @@
-"""Interfaces of tasks and algorithms, and rollouts of whole episodes between them."""
+"""Interfaces of tasks and algorithms, and the rollouts that connect them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from marl_framework.algorithms.policy import Floor, policy_probabilities, sample
 from marl_framework.config.model import NetworkSizes
 
 Policy = Callable[[Tensor], Tensor]
-"""Logits [E, N, A] of observations [E, N, C_a, X, Y]."""
+"""Function from observations [E, N, C_a, X, Y] to logits [E, N, A]."""
 
 
 class TeamTask(Protocol):
-    """Environment of an algorithm: E episodes of T steps for N agents, on one device.
+    """Environment for an algorithm: E episodes with T steps and N agents, on one device.
 
-    Optional: `draw_actions` samples all actions at once instead of `choose_in_order`. It takes
-    logits and uniform draws [E, N, A] and the policy's floor [] float64, and writes actions [E, N],
-    masks and probabilities [E, N, A] into its other arguments.
+    Optional: `draw_actions` samples all actions in one call and replaces `choose_in_order`. It
+    takes logits and uniform draws [E, N, A] and the policy's floor [] float64. It writes actions
+    [E, N], masks and probabilities [E, N, A] into its other arguments.
 
-    Optional: a task with `has_inactive` True has `active`, [E, N] bool, the agents that act now.
-    Actions of inactive agents are ignored; an agent's episode ends with its last action.
+    Optional: if `has_inactive` is True, `active` [E, N] bool marks the agents that act now. Actions
+    of inactive agents are ignored; an agent's episode ends with its last action.
     """
 
     num_envs: int
@@ -43,24 +43,24 @@ class TeamTask(Protocol):
         """Write observations into `out`, [E, N, C_a, X, Y]; return it."""
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Call `choose(i, mask[E, A])` for agents 0 … N - 1; return actions [E, N] and masks."""
+        """Call `choose(i, mask[E, A])` for agents 0 to N - 1; return actions [E, N] and masks."""
 
     def critic_maps(self, actions: Tensor, out: Tensor) -> Tensor:
-        """Write channels that only the critic sees, with all `actions` [E, N], into `out`.
+        """Write the channels that only the critic sees, for `actions` [E, N] of all agents.
 
-        Return it, [E, N, C_c - C_a, X, Y].
+        Return `out`, [E, N, C_c - C_a, X, Y].
         """
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a step; return the shared reward [E] and metrics of the step [E, M]."""
+        """Make a step; return the shared reward [E] and the step's metrics [E, M]."""
 
 
 @dataclass
 class Rollout:
-    """E whole episodes; the time axis leads. Written once, by `RolloutCollector`."""
+    """E whole episodes, time axis first; `RolloutCollector` writes them."""
 
     observations: Tensor
-    """Observation of each agent, [T, E, N, C_a, X, Y]."""
+    """Observations of all agents, [T, E, N, C_a, X, Y]."""
     critic_maps: Tensor
     """Channels that only the critic sees, [T, E, N, C_c - C_a, X, Y]."""
     actions: Tensor
@@ -68,16 +68,16 @@ class Rollout:
     masks: Tensor
     """Allowed actions, [T, E, N, A] bool."""
     probabilities: Tensor
-    """π of the acting policy, [T, E, N, A]."""
+    """π from which the actions were sampled, [T, E, N, A]."""
     rewards: Tensor
     """Shared reward, [T, E]."""
     metrics: Tensor
     """Metrics of each step, [T, E, M]."""
     active: Tensor | None = None
-    """Agents that act, [T, E, N] bool; None = all, all the time."""
+    """Active agents, [T, E, N] bool; None = all agents in all steps."""
 
     def missions(self, first: int, end: int) -> Rollout:
-        """Return the missions `first` up to `end` as views."""
+        """Return missions `first` to `end` (exclusive) as views."""
         return Rollout(**{name: field[:, first:end] for name, field in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -86,22 +86,22 @@ class Rollout:
 
 
 class Algorithm(Protocol):
-    """Acts for a team and learns from its rollouts.
+    """Multi-agent algorithm: acts for a team and learns from its rollouts.
 
     Constructed as `MyAlgorithm(config, sizes, device, symmetries, graphs)`, see `COMAWrapper`.
-    `act` and `update` never read a tensor back to the host.
+    `act` and `update` must not copy tensors to the host.
     """
 
     device: torch.device
     precision: torch.dtype
     """Precision of the networks' forward passes, and of the maps in rollouts."""
     modules: Mapping[str, nn.Module]
-    """All networks by name; `actor` is the one that acts, [B, C_a, X, Y] to logits [B, A]."""
+    """All networks by name; `actor` maps [B, C_a, X, Y] to policy logits [B, A]."""
     training_steps: int
-    """Number of training steps made."""
+    """Number of training steps so far."""
 
     def act(self, observation: Tensor) -> Tensor:
-        """Return policy logits [E, N, A] float32 of observations [E, N, C_a, X, Y]."""
+        """Return policy logits [E, N, A] float32 for observations [E, N, C_a, X, Y]."""
 
     def update(
         self,
@@ -111,35 +111,35 @@ class Algorithm(Protocol):
         steps: int = 1,
         rate: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Make training steps on whole episodes.
+        """Perform training steps on whole episodes.
 
         Args:
-            rollout: whole episodes; the same number on every rank.
-            epsilon: floor of the policy that flew them.
+            rollout: whole episodes, equally many on every rank.
+            epsilon: floor of the policy in the rollout.
             generator: source of all random numbers, on the device.
-            steps: number of training steps that the rollout is for; added to `training_steps`.
+            steps: number of training steps with this rollout; added to `training_steps`.
             rate: factor of the configured learning rates.
 
         Returns:
-            Scalars to log, on the device: with names of `training.logging.METRICS`, others under
+            Scalars to log, on the device. Names outside `training.logging.METRICS` are logged under
             `algorithm/`. Optional `skipped_updates`: number of updates that were not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the complete training state, each module under its name."""
+        """Return the complete training state; each module is stored under its name."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`; ignore other keys of `state`."""
 
 
 class RolloutCollector:
-    """Flies E episodes with a policy.
+    """Collector of rollouts: flies E episodes with a policy.
 
     Args:
         task: the environment.
-        num_metrics: M of `TeamTask.step`.
-        graphs: runs whole episodes as CUDA graphs; the task must keep its tensors in place.
-        precision: precision of all maps; that of the networks, so that no cast is needed.
+        num_metrics: number of metrics M of `TeamTask.step`.
+        graphs: runs whole episodes as CUDA graphs; the task must not reallocate its tensors.
+        precision: precision of all maps; with the networks' precision no cast is needed.
     """
 
     def __init__(
@@ -154,22 +154,22 @@ class RolloutCollector:
         self._reused: dict[int, Rollout] = {}
 
     def collect(self, policy: Policy, epsilon: float, rounds: int = 1) -> Rollout:
-        """Return rounds·E whole episodes of a policy with floor ε, E at a time.
+        """Fly rounds·E whole episodes with floor ε, E at a time; return the rollout.
 
-        With graphs the next call with the same `rounds` overwrites the rollout.
+        With CUDA graphs, the next call with the same `rounds` overwrites the rollout.
         """
         missions = rounds * self.task.num_envs
         if self._graphs is None:
-            return self._fly_all(policy, self._empty(missions), epsilon)
+            return self._fly_all(policy, self._allocate(missions), epsilon)
         if rounds not in self._reused:
-            self._reused[rounds] = self._empty(missions)
+            self._reused[rounds] = self._allocate(missions)
         rollout, key = self._reused[rounds], ("rollout", rounds, policy)
         fly = partial(self._fly_all, policy, rollout)
         return self._graphs.run(key, rollout, fly, epsilon, self.task.generator)
 
     def _fly_all(self, policy: Policy, rollout: Rollout, epsilon: Floor) -> Rollout:
         size = self.task.num_envs
-        # The outermost context keeps the weights that autocast casts, for the whole rollout.
+        # The outer context makes autocast cache its casts of weights for the whole rollout.
         with torch.autocast(self.task.device.type, enabled=False):
             for first in range(0, rollout.rewards.shape[1], size):
                 self._fly(policy, epsilon, rollout.missions(first, first + size))
@@ -177,9 +177,9 @@ class RolloutCollector:
 
     def _fly(self, policy: Policy, epsilon: Floor, rollout: Rollout) -> None:
         task = self.task
-        at_once = getattr(task, "draw_actions", None)
-        draw = at_once or partial(draw_one_by_one, task)
-        if at_once is not None and not isinstance(epsilon, Tensor):
+        draw_all = getattr(task, "draw_actions", None)
+        draw = draw_all or partial(draw_one_by_one, task)
+        if draw_all is not None and not isinstance(epsilon, Tensor):
             epsilon = torch.full((), epsilon, dtype=torch.float64, device=task.device)
         task.reset()
         for t in range(task.episode_length):
@@ -192,7 +192,7 @@ class RolloutCollector:
             task.critic_maps(actions, rollout.critic_maps[t])
             rollout.rewards[t], rollout.metrics[t] = task.step(actions)
 
-    def _empty(self, missions: int) -> Rollout:
+    def _allocate(self, missions: int) -> Rollout:
         task, sizes = self.task, self.task.sizes
         lead = (task.episode_length, missions)
         team = (*lead, task.n_agents)

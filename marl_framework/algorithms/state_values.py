@@ -1,4 +1,4 @@
-"""Base class of algorithms with a critic of states, V(s)."""
+"""Algorithms with a state-value critic V(s)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from marl_framework.networks.registry import make_critic
 
 
 class SomeChannels(nn.Module):
-    """A network that sees [B, channels, X, Y] without the `hidden` channels, in ascending order."""
+    """Network that receives [B, channels, X, Y] without the (ascending) `hidden` channels."""
 
     def __init__(self, network: nn.Module, channels: int, hidden: Iterable[int]) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class SomeChannels(nn.Module):
         self._slices = [slice(start + 1, end) for start, end in edges if end > start + 1]
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Return the network's output."""
+        """Run the network on the visible channels."""
         seen = [maps[:, part] for part in self._slices]
         output: Tensor = self.network(seen[0] if len(seen) == 1 else torch.cat(seen, dim=1))
         return output
 
 
 class StateValues(ActorCritic):
-    """An actor and a critic V(s) with TD(λ) targets of a target critic.
+    """Base class: an actor, and a critic V(s) with TD(λ) targets from a target critic.
 
     The advantage is r + γ·V̄(s') - V(s), or G - V(s) with `learning.advantage: return`.
     """
@@ -44,7 +44,7 @@ class StateValues(ActorCritic):
     """Whether the critic sees the team's state in addition to the UAV's observation."""
 
     def new_critic(self, config: Config) -> nn.Module:
-        """Return a critic from [B, C_c, X, Y] to V(s) [B, 1]; it sees no channel of actions."""
+        """Build a critic from maps [B, C_c, X, Y] to V(s) [B, 1]; it sees no action channels."""
         channels = self.sizes.critic_channels
         own = range(self.sizes.actor_channels, channels)
         hidden: Sequence[int] = self.sizes.action_channels if self.central else own
@@ -63,16 +63,16 @@ class StateValues(ActorCritic):
         return part.targets if self.learning.advantage == "return" else part.one_step
 
     def action_values(self, outputs: Tensor) -> Tensor:
-        """Return V(s) for each action, so that the baseline of any policy is V(s)."""
+        """Repeat V(s) for each action, so that the baseline of any policy is V(s)."""
         return outputs.expand(-1, self.sizes.num_actions).contiguous()
 
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
-        """Return the mean squared error of V(s) [B, 1] against the targets."""
+        """Return the mean squared error of V(s) [B, 1] to the targets."""
         return mean_of((outputs.squeeze(1) - part.targets).square(), part.weights)
 
 
 class IAC(StateValues):
-    """IAC-V (Foerster et al. 2018): each UAV learns from its own observation, as it flies.
+    """IAC-V (Foerster et al. 2018): the critic also sees only the UAV's own observation.
 
     All UAVs share the weights of one actor and one critic, as in COMA.
     """
@@ -81,4 +81,4 @@ class IAC(StateValues):
 
 
 class CentralV(StateValues):
-    """Central-V (Foerster et al. 2018): V(s) of the team's state, no credit for single UAVs."""
+    """Central-V (Foerster et al. 2018): V(s) of the team's state, no credit assignment."""

@@ -1,8 +1,8 @@
-"""Work on a CPU: a share of the batch for each core, on threads that never wait for each other.
+"""Data parallelism on a CPU: each core gets a share of the batch and its own thread.
 
-PyTorch splits every operation among all threads. In bfloat16 the threads of oneDNN's backward
-convolution wait for each other thousands of times a pass. If another process uses one of the cores,
-training becomes a hundred times slower.
+The threads do not wait for each other. By default PyTorch splits every operation among all threads,
+which wait for each other thousands of times in a bfloat16 backward convolution of oneDNN. If
+another process uses one of the cores, training becomes a hundred times slower.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-LEAST = 64  # rows of a share; for fewer, all threads together are faster
+LEAST = 64  # minimum rows per share; with fewer rows, PyTorch's own threading is faster
 
 T = TypeVar("T")
 
 
 def shares_of(rows: int) -> int:
-    """Return the number of threads that share a batch; below 2 it stays whole."""
+    """Return the number of threads that share a batch; below 2 the batch is not split."""
     return min(torch.get_num_threads(), rows // LEAST)
 
 
 def with_batch_threads(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return a network whose passes give each thread a share of the batch, on a CPU.
+    """Wrap a network so that, on a CPU, each thread processes a share of the batch.
 
-    Only networks with `independent_rows = True` are shared: each row of the output depends on one
-    row of the input, nothing is drawn at random, and no buffer changes.
+    Only networks with `independent_rows = True` are wrapped: each output row depends on one input
+    row, and the network draws no random numbers and changes no buffers.
     """
     if device.type == "cpu" and getattr(network, "independent_rows", False):
         return _BatchThreads(network)
@@ -47,20 +47,20 @@ class _BatchThreads(nn.Module):
             output: Tensor = self.network(rows)
             return output
         if not torch.is_grad_enabled():
-            return torch.cat(_forward(self.network, rows, shares, learns=False))
+            return torch.cat(_forward(self.network, rows, shares, with_grad=False))
         parameters = [p for p in self.network.parameters() if p.requires_grad]
-        divided: Tensor = _Divided.apply(self.network, rows, shares, *parameters)
-        return divided
+        outputs: Tensor = _SplitPass.apply(self.network, rows, shares, *parameters)
+        return outputs
 
 
-class _Divided(torch.autograd.Function):
-    """Forward and backward pass of all shares; gradients add up in the order of the shares."""
+class _SplitPass(torch.autograd.Function):
+    """Forward and backward pass over all shares; gradients are added in the order of shares."""
 
     @staticmethod
     def forward(
         ctx: Any, network: nn.Module, rows: Tensor, shares: int, *parameters: Tensor
     ) -> Tensor:
-        ctx.outputs = _forward(network, rows, shares, learns=True)
+        ctx.outputs = _forward(network, rows, shares, with_grad=True)
         ctx.parameters = parameters
         return torch.cat([output.detach() for output in ctx.outputs])
 
@@ -68,30 +68,30 @@ class _Divided(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
 
-        def share(output: Tensor, part: Tensor) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(output, ctx.parameters, part, materialize_grads=True)
+        def differentiate(output: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(output, ctx.parameters, share, materialize_grads=True)
 
-        parts = gradient.split([len(output) for output in ctx.outputs])
-        total, *others = on_threads(share, ctx.outputs, parts)
-        ctx.outputs = None  # their graphs are used up
+        shares = gradient.split([len(output) for output in ctx.outputs])
+        total, *others = on_threads(differentiate, ctx.outputs, shares)
+        ctx.outputs = None  # frees the used autograd graphs
         for other in others:
             torch._foreach_add_(total, other)
         return (None, None, None, *total)
 
 
-def _forward(network: nn.Module, rows: Tensor, shares: int, learns: bool) -> list[Tensor]:
+def _forward(network: nn.Module, rows: Tensor, shares: int, with_grad: bool) -> list[Tensor]:
     mixed, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
-    def share(part: Tensor) -> Tensor:  # modes belong to a thread
-        with torch.set_grad_enabled(learns), torch.autocast("cpu", dtype, mixed):
-            output: Tensor = network(part)
+    def run_network(share: Tensor) -> Tensor:  # grad and autocast modes are per thread
+        with torch.set_grad_enabled(with_grad), torch.autocast("cpu", dtype, mixed):
+            output: Tensor = network(share)
         return output
 
-    return on_threads(share, rows.tensor_split(shares))
+    return on_threads(run_network, rows.tensor_split(shares))
 
 
 def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
-    """Return `work` of each row of the columns, each on its own thread, core and modes."""
+    """Call `work` for each row of `columns` on its own one-core thread; return the results."""
     workers = _workers(len(columns[0]))
     rows = zip(workers, *columns, strict=True)
     running = [worker.submit(work, *arguments) for worker, *arguments in rows]
@@ -100,11 +100,11 @@ def on_threads(work: Callable[..., T], *columns: Any) -> list[T]:
 
 @functools.cache
 def _workers(number: int) -> list[ThreadPoolExecutor]:
-    """Return threads whose operations use one core each."""
-    usual = torch.get_num_threads()
+    """Return thread pools of one thread, whose PyTorch operations use one core each."""
+    previous = torch.get_num_threads()
     workers = [ThreadPoolExecutor(1) for _ in range(number)]
     for worker in workers:
         worker.submit(torch.set_num_threads, 1).result()  # also the default of new threads
         worker.submit(torch.get_num_threads).result()  # fixes the number for this thread
-    torch.set_num_threads(usual)
+    torch.set_num_threads(previous)
     return workers

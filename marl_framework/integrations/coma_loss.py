@@ -126,7 +126,9 @@ class COMALoss(LossModule):
         reward = after.get(keys.reward)
         done = _expand_flag(after.get(keys.done), reward).clone()
         terminated = _expand_flag(after.get(keys.terminated), reward)
-        q_taken = losses.taken(self._values(tensordict, target=True), tensordict.get(keys.action))
+        q_taken = losses.select_taken(
+            self._values(tensordict, target=True), tensordict.get(keys.action)
+        )
         q_next = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
         done[..., -1, :, :] = True
         next_values = torch.where(done, self._bootstrap_values(after), q_next)
@@ -151,7 +153,7 @@ class COMALoss(LossModule):
         weights = normalized(advantages) if self.normalize_advantage else advantages
         entropy = policy_entropy(probabilities).mean()
         with torch.no_grad():
-            td_error = (losses.taken(values, actions) - target).abs().mean()
+            td_error = (losses.select_taken(values, actions) - target).abs().mean()
         return TensorDict(
             {
                 "loss_objective": losses.actor_loss(probabilities, actions, weights, 0.0),

@@ -23,7 +23,7 @@ KERNELS = {
     ),
     "actor_gradient": Kernel("algorithms.losses.actor_loss", triton="actor_loss"),
     "critic_gradient": Kernel("algorithms.losses.critic_loss", triton="critic_loss"),
-    "descent_rule": Kernel("algorithms.optimisers.decide", triton="descent_rule"),
+    "descent_rule": Kernel("algorithms.optimisers.step_rule", triton="descent_rule"),
 }
 TINY = torch.finfo(torch.float32).tiny
 """Smallest normal float32: the least argument of logarithms."""

@@ -8,7 +8,7 @@ from marl_framework.algorithms.losses import (
     actor_loss,
     counterfactual_advantage,
     critic_loss,
-    taken,
+    select_taken,
     td_lambda_returns,
     value_loss,
 )
@@ -83,7 +83,7 @@ def test_the_advantage_is_q_or_the_return_minus_v(returns):
     gained = values[torch.arange(16), actions] if returns is None else returns
     found = counterfactual_advantage(values, pi, actions, returns)
     torch.testing.assert_close(found, gained - v)
-    assert torch.equal(taken(values, actions), values[torch.arange(16), actions])
+    assert torch.equal(select_taken(values, actions), values[torch.arange(16), actions])
 
 
 def test_critic_loss_is_the_mean_squared_error_of_the_action_taken():

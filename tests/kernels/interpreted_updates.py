@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import Losses, TritonLosses
-from marl_framework.algorithms.optimisers import decide
+from marl_framework.algorithms.optimisers import step_rule
 from marl_framework.algorithms.policy import kl_divergence
 from marl_framework.algorithms.ranks import balanced, mean_of, normalized
 from marl_framework.kernels.cells import part_sums
@@ -69,13 +69,15 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     """Return everything that a batch gives, gradients last."""
     epsilon, entropy, clip, takes_returns = way
     logits, values = logits.clone().requires_grad_(), values.clone().requires_grad_()
-    floor = losses.floor(epsilon)
+    floor = losses.convert_epsilon(epsilon)
     returns = batch.targets if takes_returns else None
-    policy, probabilities, advantages = losses.judge(logits, batch, values.detach(), floor, returns)
+    policy, probabilities, advantages = losses.compute_advantages(
+        logits, batch, values.detach(), floor, returns
+    )
     scaled = normalized(advantages, batch.weights, losses.fused)
-    actor = losses.actor(policy, batch, scaled, floor, entropy, clip)
-    critic = losses.critic(values, batch)
-    kl = kl_divergence(batch.teacher, losses.probabilities(policy, batch, floor))
+    actor = losses.actor_loss(policy, batch, scaled, floor, entropy, clip)
+    critic = losses.critic_loss(values, batch)
+    kl = kl_divergence(batch.teacher, losses.policy_probabilities(policy, batch, floor))
     teacher_kl = mean_of(kl, batch.weights)
     (actor * 3 + critic * 2 + teacher_kl).backward()
     lost = (actor, critic, teacher_kl)
@@ -148,12 +150,12 @@ def test_outputs_of_a_network_may_be_strided_and_of_half_precision() -> None:
     found = []
     for losses in (KERNELS, Losses()):
         logits, values = (each.clone().requires_grad_() for each in outputs)
-        floor, worth = losses.floor(0.1), values[:, :actions]
-        policy, probabilities, advantages = losses.judge(
+        floor, worth = losses.convert_epsilon(0.1), values[:, :actions]
+        policy, probabilities, advantages = losses.compute_advantages(
             logits[:, :actions], batch, worth.detach(), floor, None
         )
-        loss = losses.actor(policy, batch, advantages, floor, 0.5, 0.2)
-        loss = loss + losses.critic(worth, batch)
+        loss = losses.actor_loss(policy, batch, advantages, floor, 0.5, 0.2)
+        loss = loss + losses.critic_loss(worth, batch)
         loss.backward()
         found.append((probabilities, advantages, loss, logits.grad, values.grad))
     for ours, theirs in zip(*found, strict=True):
@@ -171,8 +173,10 @@ def test_ignored_transitions_have_no_gradient_however_steep() -> None:
     gradients = []
     for losses in (KERNELS, Losses()):
         given = logits.clone().requires_grad_()
-        policy, _, _ = losses.judge(given, batch, logits, losses.floor(0.0), batch.targets)
-        losses.actor(policy, batch, torch.tensor([0.0, 2e8]), 0.0, 0.0, 0.0).backward()
+        policy, _, _ = losses.compute_advantages(
+            given, batch, logits, losses.convert_epsilon(0.0), batch.targets
+        )
+        losses.actor_loss(policy, batch, torch.tensor([0.0, 2e8]), 0.0, 0.0, 0.0).backward()
         gradients.append(given.grad)
     assert gradients[0].equal(gradients[1])
     assert not gradients[0].any()
@@ -184,7 +188,7 @@ def test_descent_rules_agree(number: float, halted: float | None) -> None:
     stop = None if halted is None else torch.tensor(halted)
     for loss, norm in ((1.0, number), (number, 2.0)):
         given = torch.tensor(loss), torch.tensor(norm), stop, 10.0
-        for ours, theirs in zip(descent_rule(*given), decide(*given), strict=True):
+        for ours, theirs in zip(descent_rule(*given), step_rule(*given), strict=True):
             assert ours.equal(theirs.float()) or (ours.isnan() and theirs.isnan())
 
 
@@ -266,10 +270,12 @@ def test_operators_keep_the_promises_of_their_schemas() -> None:
         index = torch.arange(4)
         batch = Symmetries(config, "cpu", in_kernel=True).take(flown, index, index)
         outputs = logits.flatten(0, 1)
-        policy, _, advantages = losses.judge(outputs, batch, outputs, floor, batch.targets)
-        losses.actor(policy, batch, advantages, floor, 0.1, 0.2)
-        losses.critic(outputs, batch)
-        losses.decide(one, one, None, 10.0)
+        policy, _, advantages = losses.compute_advantages(
+            outputs, batch, outputs, floor, batch.targets
+        )
+        losses.actor_loss(policy, batch, advantages, floor, 0.1, 0.2)
+        losses.critic_loss(outputs, batch)
+        losses.step_rule(one, one, None, 10.0)
     assert set(recorder.calls) == OPERATORS
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     for operator, arguments in recorder.calls.values():
