@@ -48,7 +48,7 @@ class PlainLattice:
         shape = view.lattice.shape
         listed = torch.tensor(list(product(*map(range, shape))))
         places = listed.view(*shape, 3).to(view.lattice.offsets.device)
-        rows, cols = (part.cpu().numpy() for part in view.removed(places))
+        rows, cols = (part.cpu().numpy() for part in view.removed_shares(places))
         apart = [np.abs(np.subtract.outer(range(n), range(n))) for n in shape[:2]]
         near = tuple((0.5**steps).astype(np.float32) for steps in apart)
         steps = [tuple(step) for step in view.lattice.offsets.tolist()]

@@ -14,7 +14,7 @@ from torch import Tensor
 from marl_framework.kernels.versions import Kernel, Version, load
 
 KERNELS = {
-    "outlook": Kernel("observations.lattice_view.LatticeView.outlook", "outlook"),
+    "outlook": Kernel("observations.lattice_view.LatticeView.score_actions", "outlook"),
     "fly": Kernel("planners.search.greedy.fly_greedily", "fly"),
     "find_repeats": Kernel("planners.search.beam.repeats", "find_repeats"),
 }

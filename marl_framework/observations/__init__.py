@@ -1,1 +1,1 @@
-"""What the networks see: maps built from a mission's state."""
+"""Inputs of the networks: maps built from the state of a mission."""

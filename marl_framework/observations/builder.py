@@ -1,4 +1,4 @@
-"""Stacks channels into the inputs of actor and critic."""
+"""Builder of the actor's and critic's input maps from channels."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from marl_framework.observations.prediction import MapPrediction, load_predictor
 
 
 class ObservationBuilder:
-    """Builds the networks' inputs from a `MissionState`, for all missions and UAVs at once.
+    """Builder of the networks' inputs from `MissionState`, for all missions and UAVs at once.
 
     Args:
-        config: selects the channels.
-        lattice: lattice of missions with this configuration.
-        camera: camera of the same missions.
-        version: version of the kernels that draw them.
+        config: configuration of the missions and channels.
+        lattice: lattice of the missions.
+        camera: camera of the missions.
+        version: kernel backend.
 
     Attributes:
         actor_channels: names of the actor's channels, in order.
-        critic_channels: names of the critic's channels: the actor's, then its own.
-        team_channels: names of the channels of `team`.
-        uses_kernels: whether Triton draws the channels that have a slot.
+        critic_channels: names of the critic's channels, the actor's first.
+        team_channels: names of the channels in `team`.
+        uses_kernels: whether Triton kernels draw the channels that they support.
 
     Raises:
-        ConfigError: a channel shows predictions, and the predictor cannot be read.
+        ConfigError: the predictor that a channel needs cannot be read.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class ObservationBuilder:
         self.actor_channels = observation.actor_channels
         self.critic_channels = observation.critic_channels
         self._actor = [CHANNELS[name] for name in self.actor_channels]
-        self._own = [CHANNELS[name] for name in observation.critic_only_channels]
-        self._team = [row for row in self._own if row.name != "other_actions"]
+        self._critic_only = [CHANNELS[name] for name in observation.critic_only_channels]
+        self._team = [row for row in self._critic_only if row.name != "other_actions"]
         self.team_channels = ("budget", *(row.name for row in self._team))
         self.shape = lattice.shape[:2]
         self.uses_kernels = version is Version.TRITON and kernel.supports(config)
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
-            # Its weights stay trainable: autocast keeps the casts of no others.
+            # Weights remain trainable: autocast caches casts only for trainable weights.
             network = load_predictor(config.networks.predictor, "networks.predictor")
             network = place(network, config.compute, lattice.offsets.device)
             view, precision = LatticeView(config, lattice, PARTS), config.compute.precision
@@ -66,37 +66,37 @@ class ObservationBuilder:
         self._world = World(config, lattice, camera, predict)
         self._heard = observation.heard_uavs
         ids = self._world.ids
-        itself_first = (ids.expand(len(ids), -1) == ids.unsqueeze(1)).int()
-        self._order = itself_first.argsort(dim=1, descending=True, stable=True)
+        own_first = (ids.expand(len(ids), -1) == ids.unsqueeze(1)).int()
+        self._order = own_first.argsort(dim=1, descending=True, stable=True)
 
     @property
     def highest(self) -> float:
-        """Largest value of any channel up to rounding: 1 without predictions."""
+        """Largest value of any channel, except for rounding; 1 without predictions."""
         return 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
 
     def actor(self, state: Seen, out: Tensor | None = None) -> Tensor:
-        """Return what each UAV knows: [E, N, C_a, X, Y], channels as `actor_channels`.
+        """Build the actor's inputs, [E, N, C_a, X, Y], with channels as in `actor_channels`.
 
-        With `observation.heard_uavs` there are N more planes at the front.
+        With `observation.heard_uavs`, N planes come first.
 
         Args:
-            state: the missions.
-            out: written and returned, in its precision; without it maps are float32.
+            state: states of the missions.
+            out: output tensor, in any precision; None returns new float32 maps.
         """
         scene, rows = Scene(self._world, state), self._actor
         planes = [self.heard_uavs(state)] if self._heard else []
         if not self._in_kernel(rows):
-            maps = torch.cat([*planes, *_stacks(scene, rows)], dim=2)
+            maps = torch.cat([*planes, *_draw_actor_stacks(scene, rows)], dim=2)
             return maps if out is None else out.copy_(maps)
-        out = self._memory(state, len(planes) * self._world.n_agents + len(rows), out)
+        out = self._output(state, len(planes) * self._world.n_agents + len(rows), out)
         for plane in planes:
             out[:, :, : plane.shape[2]] = plane
         maps, camera = out[:, :, -len(rows) :], self._world.camera
-        _fill(maps, rows, lambda others: torch.cat(_stacks(scene, others), dim=2))
+        _draw_others(maps, rows, lambda others: torch.cat(_draw_actor_stacks(scene, others), dim=2))
         kernel.draw_actor_maps(
             [getattr(state, name) for name in kernel.ActorInputs._fields],
             [camera.box_table, *camera.cover_tables, camera.shift],
-            list(kernel.ActorPlaces(**_places(rows))),
+            list(kernel.ActorPlaces(**_kernel_slots(rows))),
             list(camera.shape),
             self._world.has_inactive,
             maps,
@@ -104,47 +104,47 @@ class ObservationBuilder:
         return out
 
     def heard_uavs(self, state: Seen) -> Tensor:
-        """Return what each UAV that a UAV hears sees now, itself first: [E, N, N, X, Y].
+        """Draw one plane per UAV that a UAV hears, its own plane first, [E, N, N, X, Y].
 
-        A plane is the share of each lattice cell that lies in the footprint, times the altitude
-        level (z + 1)/Z; 0 everywhere for a UAV that is not heard.
+        A plane holds the share of each lattice cell that the footprint covers, times the altitude
+        level (z + 1)/Z. Planes of UAVs that are not heard are 0.
         """
         camera, scene = self._world.camera, Scene(self._world, state)
         footprint = camera.footprint(state.positions)
         rows = covered(footprint.row0, footprint.row1, camera.shape[0], self.shape[0])
         cols = covered(footprint.col0, footprint.col1, camera.shape[1], self.shape[1])
         levels, heard = scene.levels(self._world.lattice.shape[2]), scene.heard()
-        seen = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)
-        known = heard.gather(2, self._order.expand_as(heard))
-        return seen[:, self._order] * known[..., None, None]
+        planes = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)
+        heard = heard.gather(2, self._order.expand_as(heard))
+        return planes[:, self._order] * heard[..., None, None]
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
-        """Return what the critic sees of each UAV: [E, N, C_c, X, Y], as `critic_channels`.
+        """Build the critic's inputs, [E, N, C_c, X, Y], with channels as in `critic_channels`.
 
         Args:
-            state: the missions, before `actions` are flown.
-            actions: chosen by all UAVs, [E, N].
-            actor_observation: `actor(state)`.
+            state: states of the missions, before `actions` are flown.
+            actions: actions of all UAVs, [E, N].
+            actor_observation: result of `actor(state)`.
         """
         return torch.cat([actor_observation, self.critic_only(state, actions)], dim=2)
 
     def critic_only(
         self, state: MissionState, actions: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        """Return what only the critic sees, [E, N, C_c - C_a, X, Y]; see `critic` and `actor`."""
-        scene, rows = Scene(self._world, state, actions), self._own
+        """Build the critic's additional channels, [E, N, C_c - C_a, X, Y]; `out` as in `actor`."""
+        scene, rows = Scene(self._world, state, actions), self._critic_only
         if not rows:
-            return self._memory(state, 0, out)
+            return self._output(state, 0, out)
         if not self._in_kernel(rows):
-            maps = _shared(scene, rows)
+            maps = _draw_critic_only(scene, rows)
             return maps if out is None else out.copy_(maps)
-        out = self._memory(state, len(rows), out)
-        _fill(out, rows, partial(_shared, scene))
+        out = self._output(state, len(rows), out)
+        _draw_others(out, rows, partial(_draw_critic_only, scene))
         pooled = state.pooled_global, state.pooled_global_uncertainty
         kernel.draw_critic_maps(
             [state.positions, actions, *pooled, state.active],
             self._world.camera.box_table,
-            list(kernel.CriticPlaces(**_places(rows))),
+            list(kernel.CriticPlaces(**_kernel_slots(rows))),
             list(self._world.camera.shape),
             self._world.has_inactive,
             self._world.lattice.num_actions,
@@ -153,20 +153,20 @@ class ObservationBuilder:
         return out
 
     def team(self, state: MissionState) -> Tensor:
-        """Return what is known of the team as a whole: [E, C_s, X, Y], as `team_channels`."""
+        """Build maps of the whole team, [E, C_s, X, Y], with channels as in `team_channels`."""
         scene = Scene(self._world, state)
-        left = scene.left()
+        remaining = scene.remaining()
         if self._world.has_cost:  # mean over active UAVs
-            left = left * state.active / state.active.sum(1, keepdim=True).clamp(min=1)
-            left = left.sum(1, keepdim=True)
-        budget = constant(left[:, :1], self.shape)
+            remaining = remaining * state.active / state.active.sum(1, keepdim=True).clamp(min=1)
+            remaining = remaining.sum(1, keepdim=True)
+        budget = constant(remaining[:, :1], self.shape)
         return torch.cat([budget, *(row.draw(scene) for row in self._team)], dim=1)
 
     def _in_kernel(self, rows: Sequence[Channel]) -> bool:
         return self.uses_kernels and any(row.in_kernel for row in rows)
 
-    def _memory(self, state: Seen, channels: int, out: Tensor | None) -> Tensor:
-        """Return memory for the maps of each UAV: `out` if it is given."""
+    def _output(self, state: Seen, channels: int, out: Tensor | None) -> Tensor:
+        """Return `out`, or allocate maps for all UAVs if it is None."""
         if out is not None:
             return out
         lead, device = state.positions.shape[:2], state.positions.device
@@ -176,13 +176,13 @@ class ObservationBuilder:
 def make_builder(
     environment: MissionEnvironment, config: Config | None = None
 ) -> ObservationBuilder:
-    """Return the fastest builder for missions; `config` may choose other channels for them."""
+    """Return the fastest builder for an environment; `config` may select other channels."""
     config, version = config or environment.config, environment.fusion.version
     return ObservationBuilder(config, environment.lattice, environment.camera, version)
 
 
-def _stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
-    """Draw some of the actor's channels, centred ones last, in stacks [E, N, …, X, Y]."""
+def _draw_actor_stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
+    """Draw channels of the actor in stacks [E, N, …, X, Y], the centred channels last."""
     absolute = [row for row in rows if not row.is_centred]
     centred = [row for row in rows if row.is_centred]
     drawn = {draw: draw(scene) for draw in dict.fromkeys(row.draw for row in rows)}
@@ -196,20 +196,20 @@ def _stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
     return stacks
 
 
-def _shared(scene: Scene, rows: Sequence[Channel]) -> Tensor:
-    """Draw some of the critic's own channels, [E, N, …, X, Y]."""
+def _draw_critic_only(scene: Scene, rows: Sequence[Channel]) -> Tensor:
+    """Draw channels that only the critic sees, [E, N, …, X, Y]."""
     drawn = [row.draw(scene).expand(-1, scene.world.n_agents, -1, -1) for row in rows]
     return torch.stack(drawn, 2)
 
 
-def _places(rows: Sequence[Channel]) -> dict[str, int]:
+def _kernel_slots(rows: Sequence[Channel]) -> dict[str, int]:
     return {row.name: k for k, row in enumerate(rows) if row.in_kernel}
 
 
-def _fill(
+def _draw_others(
     maps: Tensor, rows: Sequence[Channel], draw: Callable[[Sequence[Channel]], Tensor]
 ) -> None:
-    """Write the channels that kernels do not draw into their places."""
+    """Write the channels that the kernels do not draw into `maps`."""
     others = {k: row for k, row in enumerate(rows) if not row.in_kernel}
     if others:
         for k, plane in zip(others, draw(list(others.values())).unbind(2), strict=True):

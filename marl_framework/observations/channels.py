@@ -1,6 +1,7 @@
-"""Table of the channels that networks see (Westheider et al. 2023, section IV-A).
+"""Input channels of the networks (Westheider et al. 2023, section IV-A).
 
-A new channel is a function that draws it, a row of `CHANNELS`, and a key of `ObservationConfig`.
+To add a channel, write a function that draws it, and add a row to `CHANNELS` and a key to
+`ObservationConfig`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from marl_framework.observations.drawing import FootprintStrips, centre_on, cons
 
 
 class World:
-    """Constants of missions that channels show.
+    """Constants that the channels need.
 
-    `predict` returns predictions [..., X, Y] of beliefs [..., R, C]; None if no channel shows any.
+    `predict` maps beliefs [..., R, C] to predictions [..., X, Y]; None if no channel needs it.
     """
 
     def __init__(
@@ -48,62 +49,62 @@ class World:
 
 
 class Scene:
-    """Missions to draw: `Seen` for the actor; `MissionState` and actions [E, N] for the critic."""
+    """State to draw: `Seen` for the actor, `MissionState` and actions [E, N] for the critic."""
 
     def __init__(self, world: World, state: Any, actions: Tensor | None = None) -> None:
         self.world, self.state, self.actions = world, state, actions
 
-    def number(self, values: Tensor) -> Tensor:
-        """Return a number of each mission, [E], constant over the maps of all UAVs."""
+    def per_mission(self, values: Tensor) -> Tensor:
+        """Return maps of all UAVs filled with one value per mission [E]."""
         return constant(values.unsqueeze(1).expand(-1, self.world.n_agents), self.world.shape)
 
-    def left(self) -> Tensor:
-        """Return the share of moves or of cost that each UAV has left, the smaller one, [E, N]."""
+    def remaining(self) -> Tensor:
+        """Return each UAV's remaining share of moves or cost, whichever is smaller, [E, N]."""
         state, world = self.state, self.world
         budget = state.budget if world.has_inactive else world.max_budget
-        left = (budget - state.t).to(torch.float32) / budget
-        left = left.unsqueeze(1).expand(-1, world.n_agents)
-        return left.minimum((state.left / state.limit).float()) if world.has_cost else left
+        moves = (budget - state.t).to(torch.float32) / budget
+        moves = moves.unsqueeze(1).expand(-1, world.n_agents)
+        return moves.minimum((state.left / state.limit).float()) if world.has_cost else moves
 
     def levels(self, number: int) -> Tensor:
-        """Return (z + 1) over a number, [E, N]."""
+        """Return the altitude level (z + 1) / `number`, [E, N]."""
         return (self.state.positions[..., 2] + 1).to(torch.float32) / number
 
     def heard(self) -> Tensor:
-        """Return who hears whom, except those that have stopped since, [E, N, N] bool."""
+        """Return who hears whom, without UAVs that have stopped since, [E, N, N] bool."""
         heard: Tensor = self.state.heard
         return heard & self.state.active.unsqueeze(1) if self.world.has_inactive else heard
 
-    def shown(self, order: Tensor) -> Tensor:
-        """Return an order for `paint`, [E or 1, M, N], without inactive UAVs."""
+    def hide_inactive(self, order: Tensor) -> Tensor:
+        """Return the order for `paint`, [E or 1, M, N], with -1 for inactive UAVs."""
         if not self.world.has_inactive:
             return order
         return order.where(self.state.active.unsqueeze(1), -1)
 
     def paint(self, values: Tensor, order: Tensor, background: float) -> Tensor:
-        """Write a value for each UAV, [E, N], at its cell; see `drawing.paint`."""
+        """Draw one value per UAV, [E, N], in its cell; see `drawing.paint`."""
         cells = self.world.lattice.cells(self.state.positions)
         return paint(cells, values, order, background, self.world.shape)
 
-    def strips(self) -> FootprintStrips:
+    def footprints(self) -> FootprintStrips:
         """Return the footprints of active UAVs."""
         camera = self.world.camera
         boxes = camera.team_boxes(self.state.positions, self.state.active)
         return FootprintStrips(Footprint(*boxes.unbind(-1)), camera.shape, self.world.shape)
 
-    def predicted(self, beliefs: Tensor) -> Tensor:
-        """Return predictions of beliefs, [..., X, Y]."""
-        assert self.world.predict is not None  # the channel is on
+    def predict(self, beliefs: Tensor) -> Tensor:
+        """Predict entropy maps [..., X, Y] from beliefs [..., R, C]."""
+        assert self.world.predict is not None  # set if a channel needs it
         return self.world.predict(beliefs)
 
 
 def budget(scene: Scene) -> Tensor:
-    """Draw the share of moves or of cost that is left."""
-    return constant(scene.left(), scene.world.shape)
+    """Draw the remaining share of moves or cost, whichever is smaller."""
+    return constant(scene.remaining(), scene.world.shape)
 
 
 def agent_id(scene: Scene) -> Tensor:
-    """Draw the number of the UAV over the size of its team."""
+    """Draw the UAV's number divided by the team size."""
     world = scene.world
     shares = world.shares.expand(scene.state.t.shape[0], -1)
     if world.has_inactive:
@@ -113,17 +114,17 @@ def agent_id(scene: Scene) -> Tensor:
 
 
 def team_size(scene: Scene) -> Tensor:
-    """Draw the size of the team over 16."""
-    return scene.number(scene.state.team_size / MOST_AGENTS)
+    """Draw the team size divided by 16."""
+    return scene.per_mission(scene.state.team_size / MOST_AGENTS)
 
 
 def radio_range(scene: Scene) -> Tensor:
-    """Draw the radio range over the area's diagonal, at most 1."""
-    return scene.number((scene.state.communication_range / scene.world.diagonal).clamp(max=1))
+    """Draw the radio range divided by the diagonal of the area, at most 1."""
+    return scene.per_mission((scene.state.communication_range / scene.world.diagonal).clamp(max=1))
 
 
 def position(scene: Scene) -> Tensor:
-    """Draw the lattice around the UAV, and the altitudes of UAVs that it hears."""
+    """Draw the lattice around the UAV, and the altitudes of the UAVs it hears."""
     ids = scene.world.ids
     own_first = ids * (ids.unsqueeze(1) != ids)
     order = torch.where(scene.heard(), own_first, -1)
@@ -132,12 +133,12 @@ def position(scene: Scene) -> Tensor:
 
 
 def entropy(scene: Scene) -> Tensor:
-    """Draw the weighted entropy of the averaged own belief."""
+    """Draw the weighted entropy of the UAV's averaged belief."""
     return weighted_entropy(scene.state.pooled_beliefs)
 
 
 def local_entropy(scene: Scene) -> Tensor:
-    """Draw the weighted entropy of the own latest reading, in its footprint."""
+    """Draw the weighted entropy of the UAV's latest reading, in its footprint."""
     camera, positions = scene.world.camera, scene.state.positions
     up, down = camera.shift[positions[..., 2]][..., None, None, :].unbind(-1)
     cover, read = camera.tile_cover(positions), scene.state.pooled_readings
@@ -145,23 +146,23 @@ def local_entropy(scene: Scene) -> Tensor:
 
 
 def probability(scene: Scene) -> Tensor:
-    """Draw the averaged own belief."""
+    """Draw the UAV's averaged belief."""
     return clamp_probability(scene.state.pooled_beliefs)
 
 
 def footprint(scene: Scene) -> Tensor:
-    """Draw the own footprint, and footprints of UAVs heard."""
-    return scene.strips().heard_map(scene.state.heard)
+    """Draw the footprint of the UAV, and footprints of the UAVs it hears."""
+    return scene.footprints().heard_map(scene.state.heard)
 
 
 def uncertainty(scene: Scene) -> Tensor:
-    """Draw the averaged p·H(p) of the own belief."""
+    """Draw the averaged p·H(p) of the UAV's belief."""
     return scene.state.pooled_uncertainty.clamp(0, 1)
 
 
 def predicted(scene: Scene) -> Tensor:
-    """Draw the predicted entropy from the own belief."""
-    return scene.predicted(scene.state.beliefs)
+    """Draw the entropy in the ROI, predicted from the UAV's belief."""
+    return scene.predict(scene.state.beliefs)
 
 
 def no_fly(scene: Scene) -> Tensor:
@@ -170,13 +171,13 @@ def no_fly(scene: Scene) -> Tensor:
 
 
 def sector(scene: Scene) -> Tensor:
-    """Draw the own part of the area."""
+    """Draw the sector of the UAV."""
     return scene.world.lattice.sectors.maps(scene.state.sector, scene.state.team_size)
 
 
 def global_position(scene: Scene) -> Tensor:
-    """Draw the altitudes of all UAVs at their cells."""
-    order = scene.shown((scene.world.ids - 1).view(1, 1, -1))
+    """Draw the altitudes of all UAVs, in their cells."""
+    order = scene.hide_inactive((scene.world.ids - 1).view(1, 1, -1))
     return scene.paint(scene.levels(scene.world.lattice.shape[2]), order, 0.0)
 
 
@@ -192,16 +193,16 @@ def global_probability(scene: Scene) -> Tensor:
 
 def global_footprint(scene: Scene) -> Tensor:
     """Draw the footprints of all UAVs."""
-    return scene.strips().global_map().unsqueeze(1)
+    return scene.footprints().global_map().unsqueeze(1)
 
 
 def other_actions(scene: Scene) -> Tensor:
-    """Draw the actions of the other UAVs at their cells."""
+    """Draw the actions of the other UAVs, in their cells."""
     assert scene.actions is not None
     ids = scene.world.ids - 1
     order = torch.where(ids.unsqueeze(1) == ids, -1, ids).unsqueeze(0)
     values = (scene.actions + 1).to(torch.float32) / scene.world.lattice.num_actions
-    return scene.paint(values, scene.shown(order), 0.0)
+    return scene.paint(values, scene.hide_inactive(order), 0.0)
 
 
 def global_uncertainty(scene: Scene) -> Tensor:
@@ -210,32 +211,32 @@ def global_uncertainty(scene: Scene) -> Tensor:
 
 
 def global_predicted(scene: Scene) -> Tensor:
-    """Draw the predicted entropy from the global belief."""
-    return scene.predicted(scene.state.global_belief).unsqueeze(1)
+    """Draw the entropy in the ROI, predicted from the global belief."""
+    return scene.predict(scene.state.global_belief).unsqueeze(1)
 
 
 class Turns(Enum):
-    """How a channel changes when the area is flipped or turned."""
+    """How a channel transforms when the area is flipped or rotated."""
 
-    MAP = "its cells move"
-    ACTIONS = "its cells move, and their values are actions, which turn too"
+    MAP = "cells move"
+    ACTIONS = "cells move, and their values (actions) are transformed, too"
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A row of the table."""
+    """Input channel of the networks."""
 
     draw: Callable[[Scene], Tensor]
-    """Draws it, [E, N, X, Y]; [E, 1, X, Y] if all UAVs share the map."""
+    """Function that draws it, [E, N, X, Y], or [E, 1, X, Y] if all UAVs share the map."""
     seen_by: str
-    """actor (and critic), or critic alone."""
+    """`actor` (actor and critic), or `critic` (critic only)."""
     in_kernel: bool = True
-    """Whether the kernels of `kernels.maps` have a slot of its name; else plain operators draw."""
+    """Whether the kernels in `kernels.maps` draw it; else plain operators do."""
     turns: Turns = Turns.MAP
     beyond: float = 0.0
-    """Value beyond the lattice, when centred."""
+    """Value outside the lattice, used if the channel is centred."""
     is_centred: bool = False
-    """Whether the map is shown with the UAV at the centre."""
+    """Whether the UAV is at the centre of the map."""
 
     @property
     def name(self) -> str:
@@ -244,7 +245,7 @@ class Channel:
 
     @property
     def shows(self) -> str:
-        """One line for the page on observations."""
+        """Description on the page on observations."""
         line = str(self.draw.__doc__).removeprefix("Draw the ").rstrip(".")
         return line + ", with the UAV at the centre" * self.is_centred
 
@@ -279,4 +280,4 @@ CHANNELS = {
         Channel(global_predicted, "critic", in_kernel=False),
     )
 }
-"""In the order of the networks' inputs."""
+"""Channels by name, in the order of the networks' inputs."""

@@ -1,4 +1,4 @@
-"""Maps on the planning lattice, [..., X, Y], of E missions and N UAVs: shifts and footprints."""
+"""Maps on the planning lattice, [..., X, Y], for E missions and N UAVs: values and footprints."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ UNSEEN = 0.5
 
 
 def constant(values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return maps [..., X, Y] of constant values [...]."""
+    """Return constant maps [..., X, Y] with the given values [...]."""
     return values.unsqueeze(-1).unsqueeze(-1).expand(*values.shape, *shape)
 
 
 def paint(
     cells: Tensor, values: Tensor, order: Tensor, background: float, shape: tuple[int, int]
 ) -> Tensor:
-    """Write one value per UAV into the UAVs' cells; return maps [E, M, X, Y].
+    """Draw one value per UAV into its cell; return maps [E, M, X, Y].
 
     Args:
         cells: flat lattice cell of each UAV, [E, N].
-        values: value of UAV j, [E, N].
-        order: order in which map i shows UAV j's value, the last on top, [E, M, N]; -1 = never.
-        background: value of the other cells.
-        shape: (X, Y).
+        values: value of each UAV, [E, N].
+        order: rank in which UAV j is drawn on map i, the highest on top, [E, M, N]; -1 = hidden.
+        background: value of all other cells.
+        shape: lattice shape, (X, Y).
     """
     same = (cells.unsqueeze(2) == cells.unsqueeze(1)).unsqueeze(1)  # [E, 1, N, N]
-    overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a later one
-    stays = ((order >= 0) & ~overwritten).to(values.dtype)
+    overwritten = (same & (order.unsqueeze(2) > order.unsqueeze(3))).any(-1)  # by a higher rank
+    visible = ((order >= 0) & ~overwritten).to(values.dtype)
     at = torch.arange(shape[0] * shape[1], device=cells.device)
     where = (cells.unsqueeze(-1) == at).to(values.dtype)  # [E, N, X·Y]
-    # At most one value stays in a cell, so these sums pick it exactly.
-    painted = (stays * values.unsqueeze(1)) @ where
-    touched = stays @ where
+    # At most one value is visible in a cell, so these sums select it exactly.
+    painted = (visible * values.unsqueeze(1)) @ where
+    touched = visible @ where
     return torch.where(touched > 0, painted, background).unflatten(2, shape)
 
 
 def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
-    """Shift maps [E, N, C, X, Y] so that each UAV's own cell comes to the centre (X//2, Y//2).
+    """Shift maps [E, N, C, X, Y] so that each UAV's own cell is at the centre (X//2, Y//2).
 
     Args:
         maps: maps of each UAV.
         planar: lattice indices (x, y), [E, N, 2].
-        beyond: value of each of the C channels beyond the lattice; 0 by default.
+        beyond: value of each channel outside the lattice; default 0.
     """
     x, y = maps.shape[-2:]
     at = planar.flatten(0, 1)
@@ -76,10 +76,10 @@ def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Ten
 
 
 class FootprintStrips:
-    """Footprints of a team on the coarsest grid that their edges cut out of the map.
+    """Footprints of a team on the grid that their edges form.
 
-    N rectangles cut each axis into at most 2N + 1 strips. On that grid their unions are exact, and
-    the strips' overlaps with the lattice's cells give the area means.
+    N rectangles split each axis into at most 2N + 1 strips. On this grid, unions of footprints are
+    exact; overlaps of strips and lattice cells give area means.
 
     Footprints are [E, N], the map is (R, C), the lattice (X, Y).
     """
@@ -88,13 +88,13 @@ class FootprintStrips:
         self, footprint: Footprint, map_shape: tuple[int, int], shape: tuple[int, int]
     ) -> None:
         row0, row1, col0, col1, *_ = footprint
-        self._in_rows, self._row_shares = _strips(row0, row1, map_shape[0], shape[0])
-        self._in_cols, self._col_shares = _strips(col0, col1, map_shape[1], shape[1])
+        self._in_rows, self._row_shares = _cut_strips(row0, row1, map_shape[0], shape[0])
+        self._in_cols, self._col_shares = _cut_strips(col0, col1, map_shape[1], shape[1])
 
     def heard_map(self, heard: Tensor) -> Tensor:
-        """Return maps that are 1 in the own footprint, 0 in a heard one, else 0.5.
+        """Return area means [E, N, X, Y] of maps that show the UAVs' own and heard footprints.
 
-        Area means [E, N, X, Y], of `heard` [E, N, N] bool.
+        Values are 1 in the own footprint, 0 in heard ones, else 0.5. `heard` is [E, N, N] bool.
         """
         own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
         rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
@@ -103,16 +103,16 @@ class FootprintStrips:
         return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
 
     def global_map(self) -> Tensor:
-        """Return maps that are 1 in any UAV's footprint, else 0.5: area means [E, X, Y]."""
-        seen = self._in_rows.mT @ self._in_cols
-        values = torch.where(seen > 0, 1.0, UNSEEN)
+        """Return area means [E, X, Y] of maps that are 1 in any footprint, else 0.5."""
+        union = self._in_rows.mT @ self._in_cols
+        values = torch.where(union > 0, 1.0, UNSEEN)
         return area_pool(values, self._row_shares, self._col_shares)
 
 
-def _strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """Cut one axis at all edges into strips.
+def _cut_strips(low: Tensor, high: Tensor, cells: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Cut one axis into strips at all footprint edges.
 
-    Return their covers by intervals [E, N, S] and area weights [E, outputs, S], float32.
+    Return whether footprints cover strips [E, N, S] and area weights [E, outputs, S], float32.
     """
     border = torch.zeros_like(low[:, :1])
     edges = torch.cat((border, low, high, border + cells), dim=1).sort(dim=1).values

@@ -1,4 +1,4 @@
-"""Predictions of the map from beliefs, by a trained network, and its checkpoints."""
+"""Map predictions from beliefs by a trained network, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from marl_framework.runs.names import checkpoint_file
 
 
 class MapPrediction:
-    """Predicts the entropy in the region of interest from beliefs.
+    """Predictor of the entropy in the region of interest from beliefs.
 
     Args:
-        view: the missions' lattice, divided into `PARTS`.
-        network: the trained predictor.
-        precision: `compute.precision` of its forward passes.
+        view: lattice of the missions, subdivided into `PARTS`.
+        network: trained predictor.
+        precision: precision of its forward passes, as in `compute.precision`.
     """
 
     def __init__(self, view: LatticeView, network: MapPredictor, precision: str = "auto") -> None:
@@ -30,31 +30,31 @@ class MapPrediction:
 
     @torch.no_grad()
     def of(self, beliefs: Tensor) -> Tensor:
-        """Return the entropy expected around each lattice position, [..., X, Y] of [..., R, C]."""
+        """Predict the entropy around each lattice position [..., X, Y] from beliefs [..., R, C]."""
         return self.predict(self._view.entropy_maps(beliefs))
 
     def highest(self) -> float:
         """Return the largest possible prediction: all cells of a position are undecided."""
-        return float(self._view.sizes().max())
+        return float(self._view.count_cells().max())
 
-    def predict(self, seen: Features) -> Tensor:
-        """Return the entropy expected in the region of interest [..., X, Y]."""
-        lead, device = seen.coarse.shape[:-3], seen.coarse.device
+    def predict(self, features: Features) -> Tensor:
+        """Predict the entropy in the region of interest, [..., X, Y]."""
+        lead, device = features.coarse.shape[:-3], features.coarse.device
         with autocast(device, resolve_precision(self._precision, device)):
-            logits = self._network(*(maps.flatten(0, len(lead) - 1) for maps in seen))
-        return logits.float().sigmoid().unflatten(0, lead) * seen.coarse[..., 1, :, :]
+            logits = self._network(*(maps.flatten(0, len(lead) - 1) for maps in features))
+        return logits.float().sigmoid().unflatten(0, lead) * features.coarse[..., 1, :, :]
 
 
 def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:
-    """Return the content of a predictor's checkpoint."""
+    """Return the contents of a predictor checkpoint."""
     return {"predictor": network.state_dict(), "width": width}
 
 
 def load_predictor(name: str, key: str) -> MapPredictor:
-    """Read the trained predictor that a key or option names, on the CPU.
+    """Load a trained predictor on the CPU; `key` is the key or option to cite in errors.
 
     Raises:
-        ConfigError: it is missing or cannot be read.
+        ConfigError: the checkpoint is missing or cannot be read.
     """
     with found_at(key):
         path = checkpoint_file(name)
@@ -63,20 +63,20 @@ def load_predictor(name: str, key: str) -> MapPredictor:
 
 
 def predictor_weights(name: str, key: str) -> dict[str, str]:
-    """Return `predictor_checksum` by key and name, for `check_weights`."""
+    """Return `predictor_checksum`, keyed by key and name, for `check_weights`."""
     return {f"{key}: {name}": predictor_checksum(name, key)}
 
 
 def predictor_checksum(name: str, key: str) -> str:
-    """Return the checksum of a predictor's weights; arguments as of `load_predictor`."""
+    """Return the checksum of a predictor's weights; arguments as in `load_predictor`."""
     return tensors_checksum(load_predictor(name, key).state_dict())
 
 
 def predictor_of(payload: Mapping[str, Any], where: str) -> MapPredictor:
-    """Return the predictor of a checkpoint's content, on the CPU; `where` is its source.
+    """Build the predictor from a checkpoint's contents, on the CPU; `where` is its source.
 
     Raises:
-        ConfigError: it holds no predictor, or one of another version.
+        ConfigError: the checkpoint holds no predictor, or a predictor of another version.
     """
     saved, width = payload.get("predictor"), payload.get("width")
     if not isinstance(saved, Mapping) or not isinstance(width, int):

@@ -1,4 +1,4 @@
-"""Symmetries of the square: a mission flipped or turned is a mission."""
+"""Data augmentation by symmetries of the square: flips and quarter turns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from marl_framework.observations.channels import CHANNELS, Turns
 
 
 class Symmetries:
-    """Shows transitions as they would have been on a flipped or turned area.
+    """Flips and rotations of the area, applied to transitions.
 
-    There are eight symmetries if a quarter turn maps missions to missions, else four. Maps,
-    actions, masks and policy turn; rewards and values do not change.
+    There are eight symmetries if quarter turns are valid, else four. They transform maps, actions,
+    masks and policies; rewards and values do not change.
 
     Args:
-        config: the mission; its lattice has a middle cell.
+        config: configuration of the missions; its lattice must have a middle cell.
         device: device of the transitions.
-        in_kernel: whether to take transitions with the Triton kernel.
+        in_kernel: whether to use the Triton kernel.
 
     Raises:
-        ConfigError: a flipped mission would not be a mission.
+        ConfigError: the lattice is not symmetric.
     """
 
     def __init__(self, config: Config, device: torch.device | str, in_kernel: bool = False) -> None:
@@ -39,16 +39,16 @@ class Symmetries:
         ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
         if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
             raise ConfigError(
-                "learning.symmetries: needs a lattice with a middle that ends at the area's edges, "
-                f"not {x} x {y} positions {spacing:g} m apart on {area.x_dim:g} x {area.y_dim:g} "
-                "m; make environment.x_dim and y_dim even multiples of "
-                "experiment.constraints.spacing, or set learning.symmetries=false"
+                "learning.symmetries: requires a lattice with a middle position that ends at the "
+                f"area's edges; {x} x {y} positions at a spacing of {spacing:g} m do not fit "
+                f"{area.x_dim:g} x {area.y_dim:g} m; make environment.x_dim and y_dim even "
+                "multiples of experiment.constraints.spacing, or set learning.symmetries=false"
             )
         self._in_kernel = in_kernel
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
         if config.geometry.quarter_turns:
-            axes.append(axes[0].flip(0))  # x and y exchanged
+            axes.append(axes[0].flip(0))  # exchanges x and y
         flips = [torch.diag(torch.tensor(signs)) for signs in product((1, -1), repeat=2)]
         planar = [axis @ flip for axis in axes for flip in flips]
         middle = torch.tensor((x // 2, y // 2))
@@ -56,13 +56,13 @@ class Symmetries:
         moves = torch.tensor(steps)
         cells, actions = [], []
         for turn in planar:
-            source = at @ turn + middle  # turn's inverse is its transpose
+            source = at @ turn + middle  # the inverse of `turn` is its transpose
             cells.append(source[:, 0] * y + source[:, 1])
             turned = torch.cat((moves[:, :2] @ turn.T, moves[:, 2:]), dim=1)
             actions.append((turned.unsqueeze(1) == moves).all(-1).int().argmax(1))
-        after = torch.stack(actions)
-        codes = torch.cat((torch.zeros(len(planar), 1), after + 1.0), dim=1) / len(steps)
-        tables = torch.stack(cells), after, after.argsort(dim=1), codes
+        new_actions = torch.stack(actions)
+        codes = torch.cat((torch.zeros(len(planar), 1), new_actions + 1.0), dim=1) / len(steps)
+        tables = torch.stack(cells), new_actions, new_actions.argsort(dim=1), codes
         self._tables = Tables(*(table.to(device) for table in tables))
         turns = [CHANNELS[name].turns for name in config.observation.critic_only_channels]
         self._map_of_actions = turns.index(Turns.ACTIONS) if Turns.ACTIONS in turns else -1
@@ -71,26 +71,26 @@ class Symmetries:
         return len(self._tables.cells)
 
     def draw(self, num: int, generator: torch.Generator | None) -> Tensor:
-        """Draw one symmetry for each of `num` transitions, [num] int64."""
+        """Draw a random symmetry for each of `num` transitions, [num] int64."""
         device = self._tables.cells.device
         return torch.randint(len(self), (num,), generator=generator, device=device)
 
     def take(self, batch: Any, index: Tensor, which: Tensor) -> Any:
-        """Return the transitions `index` [B] of more, as symmetry `which` [B] shows them."""
+        """Return transitions `index` [B] of a batch, transformed by symmetries `which` [B]."""
         if not self._in_kernel:
             return self.apply(batch[index], which)
         flown, tables = [getattr(batch, name) for name in Flown._fields], list(self._tables)
         turned = Turned(*take_turned(index, which, tables, flown, self._map_of_actions))
-        seen = batch.observations.shape[1]
+        first = batch.observations.shape[1]
         fields = turned._asdict()
-        fields |= {"observations": turned.maps[:, :seen], "critic_maps": turned.maps[:, seen:]}
+        fields |= {"observations": turned.maps[:, :first], "critic_maps": turned.maps[:, first:]}
         others = {k: field[index] for k, field in batch.tensors().items() if k not in fields}
         if "teacher" in others:
             others["teacher"] = self.policies(others["teacher"], which)
         return replace(batch, **fields, **others)
 
     def apply(self, batch: Any, which: Tensor) -> Any:
-        """Return `algorithms.batch.Transitions` as symmetry `which` [B] int64 shows them."""
+        """Transform all `algorithms.batch.Transitions` by symmetries `which` [B] int64."""
         critic_maps = self.maps(batch.critic_maps, which)
         at, tables = self._map_of_actions, self._tables
         if at >= 0:
@@ -109,11 +109,11 @@ class Symmetries:
         )
 
     def policies(self, values: Tensor, which: Tensor) -> Tensor:
-        """Return values of actions, [B, A], as symmetry `which` [B] shows them."""
+        """Transform values of actions [B, A] by symmetries `which` [B]."""
         return values.gather(1, self._tables.sources[which])
 
     def maps(self, maps: Tensor, which: Tensor) -> Tensor:
-        """Return maps [B, C, X, Y] as symmetry `which` [B] shows them."""
+        """Transform maps [B, C, X, Y] by symmetries `which` [B]."""
         cells = self._tables.cells[which].unsqueeze(1).expand(-1, maps.shape[1], -1)
         return maps.flatten(2).gather(2, cells).view_as(maps)
 
@@ -122,7 +122,7 @@ def make_symmetries(config: Config, device: torch.device | str) -> Symmetries | 
     """Return the symmetries of a training run; None if `learning.symmetries` is off.
 
     Raises:
-        ConfigError: a flipped mission would not be a mission.
+        ConfigError: the lattice is not symmetric.
     """
     if not config.learning.symmetries:
         return None

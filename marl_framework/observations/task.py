@@ -1,4 +1,4 @@
-"""The mapping mission as a task to learn: environment and observations behind one interface."""
+"""Mapping mission as a task for algorithms: environment plus observations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from marl_framework.observations.symmetry import make_symmetries
 
 
 class MissionTask:
-    """Owns the state of E missions and shows it to algorithms (`algorithms.rollout.TeamTask`).
+    """E missions as an `algorithms.rollout.TeamTask`.
 
     Attributes:
-        symmetries: of the transitions of a training run; None if they are off.
-        metric_names: columns of the metrics that `step` returns.
+        symmetries: symmetries for training; None if disabled.
+        metric_names: names of the metrics that `step` returns.
         draw_actions, has_inactive: see `TeamTask`.
     """
 
@@ -51,39 +51,39 @@ class MissionTask:
 
     @property
     def active(self) -> Tensor:
-        """UAVs that fly now, [E, N] bool."""
+        """UAVs that are active now, [E, N] bool."""
         return self.state.active
 
     def reset(self) -> None:
-        """Start E new missions, in the same buffers."""
+        """Start E new missions; reuse the buffers."""
         self._state = self.environment.reset(self.environment.draw_reset(), self._state)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
-        """Return observations [E, N, C_a, X, Y]; `out` is written and returned if it is given."""
+        """Return observations [E, N, C_a, X, Y], written into `out` if given."""
         return self.builder.actor(self.state, out)
 
     def choose_in_order(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Ask the UAVs in order; return actions [E, N] and masks [E, N, A]."""
+        """Let the UAVs choose in order; return actions [E, N] and masks [E, N, A]."""
         return self.environment.lattice.choose_in_missions(self.state, choose)
 
     def critic_maps(self, actions: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the critic's own maps, [E, N, C_c - C_a, X, Y]; `out` as for `observe`."""
+        """Return the critic's additional maps, [E, N, C_c - C_a, X, Y]; `out` as in `observe`."""
         return self.builder.critic_only(self.state, actions, out)
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Fly one step; return the reward [E] and metrics [E, M] (`metric_names`)."""
-        flown = self.active.clone() if self.has_inactive else None
+        active = self.active.clone() if self.has_inactive else None
         result = self.environment.step(self.state, actions, self.environment.draw_step(reuse=True))
         at_level = self.state.positions[..., 2:] == self._levels
-        if flown is not None:
-            at_level = at_level & flown.unsqueeze(-1)
+        if active is not None:
+            at_level = at_level & active.unsqueeze(-1)
         metrics = torch.stack((result.absolute, result.relative), dim=1)
         return result.reward, torch.cat((metrics, at_level.sum(1).to(metrics.dtype)), dim=1)
 
     def _draw_actions(
-        self, logits: Tensor, uniform: Tensor, epsilon: Tensor, *written: Tensor
+        self, logits: Tensor, uniform: Tensor, epsilon: Tensor, *outputs: Tensor
     ) -> None:
-        """See `TeamTask`; logits of a custom network may be of any precision and order."""
+        """See `TeamTask`; custom networks may return logits of any precision and layout."""
         state, offsets = self.state, self.environment.lattice.offsets
         missions = state.positions, state.moves, state.active, offsets
-        choose_actions(logits.float().contiguous(), uniform, epsilon, *missions, *written)
+        choose_actions(logits.float().contiguous(), uniform, epsilon, *missions, *outputs)

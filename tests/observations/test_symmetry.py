@@ -149,5 +149,5 @@ def test_each_pass_of_a_training_turns_transitions_anew(symmetries, monkeypatch)
 @pytest.mark.parametrize("dims", [(25.0, 30.0), (32.0, 32.0)])
 def test_a_lattice_without_a_middle_has_no_symmetries(dims: tuple[float, float]) -> None:
     config = small_config(dims=dims, learning={"symmetries": True})
-    with pytest.raises(ConfigError, match=r"learning\.symmetries: needs a lattice with a middle"):
+    with pytest.raises(ConfigError, match=r"learning\.symmetries: requires a lattice with a mid"):
         Trainer(config, torch.device("cpu"))

@@ -82,7 +82,7 @@ class BeamSearch:
         parent, action = kept // allowed.shape[2], kept % allowed.shape[2]
         ends, left = goals[at, parent, action], beams.left[at, parent]
         if has_moves:
-            left = torch.where(flies.unsqueeze(-1), view.after(ends, left), left)
+            left = torch.where(flies.unsqueeze(-1), view.apply_readings(ends, left), left)
         first = beams.first[at, parent] if depth > 0 else action
         return _Beams(ends, first, total.flatten(1).gather(1, kept), left)
 

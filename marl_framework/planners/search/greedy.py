@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marl_framework.kernels import search
 from marl_framework.kernels.versions import Version
-from marl_framework.observations.lattice_view import PULL, LatticeView
+from marl_framework.observations.lattice_view import TIE_WEIGHT, LatticeView
 
 _DIGITS = 5  # decimals of gains and scores; rounding makes near-equal values equal
 
@@ -63,14 +63,14 @@ class Flight(NamedTuple):
 
 
 def outlook(view: LatticeView, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the goal, gain and pull of each action; see `LatticeView.outlook`."""
+    """Return the goal, gain and pull of each action; see `LatticeView.score_actions`."""
     if view.version is not Version.LOOPS:
-        return view.outlook(positions, left)
+        return view.score_actions(positions, left)
     places = view.lattice.places(positions)
     flat = places.flatten(), left.reshape(-1, *left.shape[-2:])
     results = search.outlook(view.tables, *flat)
     gains, around = (result.view(*places.shape, -1) for result in results)
-    return view.destinations(positions), gains, PULL * around
+    return view.destinations(positions), gains, TIE_WEIGHT * around
 
 
 def fly_greedily(view: LatticeView, problem: Problem) -> Flight:
@@ -82,10 +82,10 @@ def fly_greedily(view: LatticeView, problem: Problem) -> Flight:
     if view.version is Version.LOOPS:
         places, moves = view.lattice.places(position), allowed_moves.flatten(1, 3)
         flights = places, mask, moves, entropy, horizon
-        return Flight(*search.fly(view.tables, *flights, PULL, _DIGITS))
+        return Flight(*search.fly(view.tables, *flights, TIE_WEIGHT, _DIGITS))
 
     def score_actions() -> tuple[Tensor, Tensor, Tensor]:
-        goals, gains, pull = view.outlook(position, entropy)
+        goals, gains, pull = view.score_actions(position, entropy)
         gains = gains.round(decimals=_DIGITS)
         scores = (gains + pull).round(decimals=_DIGITS)
         return goals, gains, scores.masked_fill(~mask, -torch.inf)
@@ -99,5 +99,5 @@ def fly_greedily(view: LatticeView, problem: Problem) -> Flight:
         flies, action = move < horizon, scores.argmax(-1)
         position = goals.gather(1, action.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)
         total = total + gains.gather(1, action.unsqueeze(1)).squeeze(1) * flies
-        entropy = torch.where(flies.view(-1, 1, 1), view.after(position, entropy), entropy)
+        entropy = torch.where(flies.view(-1, 1, 1), view.apply_readings(position, entropy), entropy)
     return Flight(*start[1:], start[2].argmax(-1), total, entropy)

@@ -137,7 +137,7 @@ class Tree:
         at, parents = self._missions, edges // self._actions
         position = self._view.move(self._positions[at, parents], edges % self._actions)
         self._positions[:, nodes] = position
-        self._left[:, nodes] = left = self._view.after(position, self._left[at, parents])
+        self._left[:, nodes] = left = self._view.apply_readings(position, self._left[at, parents])
         self._levels[:, nodes] = level = self._levels[at, parents] + 1
         gains = self._gains.flatten(1).gather(1, edges)
         self._gain[:, nodes] = self._gain[at, parents] + gains
