@@ -1,4 +1,4 @@
-"""A network for teams of any size: a UAV attends to the UAVs that it hears."""
+"""Attention network for teams of any size: a UAV attends to the UAVs it hears."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from marl_framework.networks.convolutional import HiddenAndHead, hidden_layers, 
 
 
 class AttentionNetwork(HiddenAndHead):
-    """Attention over a token for the UAV and its maps, and one for each UAV that it hears.
+    """Attention over one token per UAV: the UAV itself (with its maps), and each UAV it hears.
 
-    The input starts with a plane for each UAV of the team, its own first (`heard_uavs`); planes of
-    0, of UAVs not heard, are masked. The output does not depend on the order of the others, and the
-    same weights serve any team. The maps that follow pass through the convolutions of
-    `ConvolutionalNetwork`, whose arguments it has; `heard` is the number of planes of UAVs. Layers
-    normalise first (Xiong et al. 2020).
+    The input starts with one plane per UAV of the team, the own plane first (`heard_uavs`). Planes
+    of UAVs that are not heard are 0 and masked. The output is independent of the order of the other
+    UAVs, so the same weights serve any team size. The remaining maps pass through the convolutions
+    of `ConvolutionalNetwork`; arguments are the same, plus the number of planes, `heard`. Layers
+    are pre-norm (Xiong et al. 2020).
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class AttentionNetwork(HiddenAndHead):
         self.head = nn.Linear(width, outputs)
 
     def hide(self, maps: Tensor) -> Tensor:
-        """Run all layers but the last on planes and stacked channels [B, N + C, X, Y]."""
+        """Run all layers except the last on planes and stacked channels [B, N + C, X, Y]."""
         planes = maps[:, : maps.shape[1] - self._maps].flatten(2)
-        heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: over heads and queries
-        tokens = self.uav(planes.contiguous())  # adds the bias before rounding
+        heard = (planes > 0).any(-1)[:, None, None, :]  # [B, 1, 1, N]: all heads and queries
+        tokens = self.uav(planes.contiguous())  # contiguous: bias is added before rounding
         own = tokens[:, :1] + run_hidden(self.own, maps[:, planes.shape[1] :]).unsqueeze(1)
         tokens = torch.cat((own, tokens[:, 1:]), dim=1)
         for layer in self.layers:
@@ -50,7 +50,7 @@ class AttentionNetwork(HiddenAndHead):
 
 
 class _Layer(nn.Module):
-    """Attention over tokens [B, N, D] and a hidden layer, both residual."""
+    """Residual self-attention over tokens [B, N, D], then a residual hidden layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -64,6 +64,6 @@ class _Layer(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         parts = self.project(self.first(tokens)).unflatten(-1, (3, self._heads, -1))
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)  # [B, heads, N, D / heads] each
-        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        tokens = tokens + self.mix(seen.transpose(1, 2).flatten(2))
+        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        tokens = tokens + self.mix(attended.transpose(1, 2).flatten(2))
         return tokens + self.hidden(self.second(tokens))

@@ -1,4 +1,4 @@
-"""The paper's network, for actor and critic."""
+"""The convolutional network of the paper, for actor and critic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KERNELS = (5, 4, 4)
 
 
 def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig) -> nn.Sequential:
-    """Return all layers but the last, from maps [B, channels, *shape] to [B, hidden_dim]."""
+    """Build all layers except the last, from maps [B, channels, *shape] to [B, hidden_dim]."""
     width, hidden = settings.conv_channels, settings.hidden_dim
     layers: list[nn.Module] = []
     x, y = shape
@@ -33,7 +33,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
 
 
 def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
-    """Run `hidden_layers`; on a GPU cast all weights at once."""
+    """Run `hidden_layers`; under autocast on a GPU, cast all weights with one kernel."""
     device = maps.device.type
     if device != "cuda" or not torch.is_autocast_enabled(device):
         hidden: Tensor = layers(maps)
@@ -44,12 +44,12 @@ def run_hidden(layers: nn.Module, maps: Tensor) -> Tensor:
 
 
 class HiddenAndHead(nn.Module, ABC):
-    """A network whose last layer is linear and runs in float32, even under mixed precision.
+    """Base class of networks whose last layer is linear and runs in float32 under autocast.
 
     Attributes:
-        head: the last layer, made by subclasses.
-        recompute: whether the backward pass computes the hidden layers again (checkpointing).
-        independent_rows: whether the cores of a CPU can share a batch.
+        head: last layer, created by subclasses.
+        recompute: whether to use gradient checkpointing for the hidden layers.
+        independent_rows: whether a batch can be split among the cores of a CPU.
     """
 
     head: nn.Linear
@@ -70,20 +70,20 @@ class HiddenAndHead(nn.Module, ABC):
 
     @abstractmethod
     def hide(self, maps: Tensor) -> Tensor:
-        """Run all layers but the last."""
+        """Run all layers except the last."""
 
 
 class ConvolutionalNetwork(HiddenAndHead):
-    """Three convolutions without padding, two linear layers, ReLU after all but the last.
+    """Three convolutions without padding and two linear layers, with ReLU in between.
 
-    Kernels are 5, 4 and 4 wide (Westheider et al. 2023, section IV-B); on an input too small for
-    one, that kernel shrinks to the remaining size (6 × 6 → 2 → 1 → 1).
+    Kernel widths are 5, 4 and 4 (Westheider et al. 2023, section IV-B). If the input is too small,
+    a kernel shrinks to the remaining size (6 × 6 → 2 → 1 → 1).
 
     Args:
         channels: number of input channels.
         shape: size of the input maps, (X, Y).
         outputs: number of actions.
-        settings: widths.
+        settings: layer widths.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ConvolutionalNetwork(HiddenAndHead):
 
 
 class _CastAll(torch.autograd.Function):
-    """Casts many tensors with one kernel, and their gradients with another."""
+    """Cast of many tensors with one kernel; the backward pass casts gradients likewise."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -118,8 +118,8 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 
 def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
-    """Move a network to a device; in half precision with Triton, store channels last."""
-    if device.type == "meta":  # a custom network may share modules with others
+    """Move a network to a device; use channels-last memory in half precision with Triton."""
+    if device.type == "meta":  # custom networks may share modules
         network = deepcopy(network)
     network.to(device)
     half = resolve_precision(compute.precision, device) != torch.float32

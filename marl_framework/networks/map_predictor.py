@@ -1,4 +1,4 @@
-"""Network that predicts the region of interest in unmapped ground."""
+"""Network that predicts the region of interest on unmapped ground."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 
 PARTS = 3
-"""Number of cells of the finer grid per lattice cell, along each axis."""
+"""Number of fine-grid cells per lattice cell, along each axis."""
 CHANNELS = 3
-"""Number of channels of both grids: belief, its entropy, and their product."""
+"""Number of channels of both grids: belief, its entropy, and the product."""
 
 
 class MapPredictor(nn.Module):
-    """Predicts the share of each lattice cell's entropy that lies in the region of interest.
+    """Predictor of the share of each lattice cell's entropy that lies in the region of interest.
 
-    The input is a belief averaged onto the lattice and onto a grid `PARTS` times as fine. Means and
-    maxima over the map give every cell global features. Works on any lattice.
+    Inputs are beliefs averaged onto the lattice and onto a grid `PARTS` times as fine. Means and
+    maxima over the map provide global features. The network works on any lattice.
 
     Args:
         width: number of channels of the hidden layers.
@@ -33,7 +33,7 @@ class MapPredictor(nn.Module):
         self.far = nn.Sequential(*layers, nn.Conv2d(width, 1, 1))
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        """Return logits [B, X, Y] of maps [B, C, PARTS·X, PARTS·Y] and [B, C, X, Y]."""
+        """Return logits [B, X, Y] for maps [B, C, PARTS·X, PARTS·Y] and [B, C, X, Y]."""
         hidden = self.fine(fine) + self.coarse(coarse)
         hidden = hidden + self.near(hidden)
         whole = torch.cat((hidden.mean((-2, -1)), hidden.amax((-2, -1))), dim=-1)

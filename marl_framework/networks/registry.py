@@ -1,4 +1,4 @@
-"""Makes and checks the networks that a params file names."""
+"""Construction and validation of the networks named in a params file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from marl_framework.device import autocast, resolve_precision
 
 
 def make_actor(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
-    """Return a network from observations [B, C_a, X, Y] to policy logits [B, A]."""
-    return _make("actor", networks, compute, sizes.actor_channels, sizes)
+    """Build a network from observations [B, C_a, X, Y] to policy logits [B, A]."""
+    return _make_network("actor", networks, compute, sizes.actor_channels, sizes)
 
 
 def make_critic(networks: NetworksConfig, compute: ComputeConfig, sizes: NetworkSizes) -> nn.Module:
-    """Return a network from critic inputs [B, C_c, X, Y] to values of own actions [B, A]."""
-    return _make("critic", networks, compute, sizes.critic_channels, sizes)
+    """Build a network from critic inputs [B, C_c, X, Y] to values of own actions [B, A]."""
+    return _make_network("critic", networks, compute, sizes.critic_channels, sizes)
 
 
-def _make(
+def _make_network(
     role: str, networks: NetworksConfig, compute: ComputeConfig, channels: int, sizes: NetworkSizes
 ) -> nn.Module:
     settings, key = getattr(networks, role), f"networks.{role}.type"
@@ -59,44 +59,44 @@ def _make(
 def _check_output(
     network: nn.Module, compute: ComputeConfig, channels: int, sizes: NetworkSizes, name: str
 ) -> None:
-    """Check the outputs of a custom network on two observations, in flight and in training."""
-    device = next((each.device for each in network.parameters()), None)
+    """Check the outputs of a custom network for two observations, in each precision used."""
+    device = next((parameter.device for parameter in network.parameters()), None)
     seen = torch.zeros(2, channels, *sizes.shape, device=device)
-    if seen.is_meta:  # made to estimate memory
+    if seen.is_meta:  # only estimates memory
         return
     precision = torch.float32
     if compute.precision != "float16":  # no CPU supports it
         precision = resolve_precision(compute.precision, seen.device)
-    for kind in dict.fromkeys((torch.float32, precision)):
+    for dtype in dict.fromkeys((torch.float32, precision)):
         try:
             with torch.enable_grad(), autocast(seen.device, precision):
-                out = network(seen.to(kind))
+                out = network(seen.to(dtype))
         except Exception as error:
             text = " ".join(str(error).split())[:200] or type(error).__name__
-            dtype = str(kind).removeprefix("torch.")
-            where = f"observations {list(seen.shape)} of {dtype}"
+            kind = str(dtype).removeprefix("torch.")
+            where = f"observations {list(seen.shape)} of {kind}"
             raise ConfigError(f"{name} fails on {where}: {text}") from error
     check_outputs(out, [2, sizes.num_actions], name, seen)
     if not out.requires_grad:
-        raise ConfigError(f"{name} must make outputs with a gradient; do not detach them")
+        raise ConfigError(f"{name} must return outputs with a gradient; do not detach them")
 
 
-def check_outputs(out: object, wanted: list[int], name: str, seen: torch.Tensor) -> None:
-    """Check the outputs of a custom part, `name`, for observations `seen` of 0.
+def check_outputs(out: object, shape: list[int], name: str, seen: torch.Tensor) -> None:
+    """Check the outputs of the custom component `name` for zero observations `seen`.
 
     Raises:
-        ConfigError: they are not finite, or not a tensor of the shape `wanted`.
+        ConfigError: `out` is not a finite tensor with this shape.
     """
-    if not isinstance(out, torch.Tensor) or list(out.shape) != wanted:
+    if not isinstance(out, torch.Tensor) or list(out.shape) != shape:
         got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        shown = f"observations {list(seen.shape)}"
-        raise ConfigError(f"{name} must make outputs {wanted} of {shown}, got {got}")
+        given = f"observations {list(seen.shape)}"
+        raise ConfigError(f"{name} must return outputs {shape} for {given}, got {got}")
     if not out.isfinite().all():
-        raise ConfigError(f"{name} must make finite outputs; observations of 0 gave others")
+        raise ConfigError(f"{name} must return finite outputs; those for zero observations are not")
 
 
 def output_varies(layer: nn.Module) -> bool:
-    """Return whether a layer's output depends on chance, the rest of the batch or past batches."""
+    """Return whether a layer's output depends on chance, other rows or past batches."""
     if not layer.training:
         return isinstance(layer, _BatchNorm) and layer.running_mean is None
     dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
