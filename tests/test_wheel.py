@@ -121,5 +121,5 @@ def test_the_commands_are_installed(venv: Path, tmp_path: Path) -> None:
     assert Path(package).is_relative_to(venv)
     assert codes == {**dict.fromkeys(commands, 0), "no file": 2}
     names = ", ".join(sorted(path.name for path in (ROOT / "params").iterdir()))
-    assert done.stderr == f"error: none.yaml: no such file; params/ holds {names}\n"
+    assert done.stderr == f"error: none.yaml: no such file; params/ contains {names}\n"
     assert os.listdir(tmp_path) == []

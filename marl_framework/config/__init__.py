@@ -1,1 +1,1 @@
-"""Typed parameters: the model, loading and overrides, and errors that name the key."""
+"""Typed configuration: model, loading, overrides, and errors that name the key."""

@@ -1,4 +1,4 @@
-"""Lattice, map, mission ranges and schedule, derived from the sections of a configuration."""
+"""Lattice, map, mission ranges and schedule, derived from configuration sections."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from marl_framework.config.types import choices
 
 
 class Geometry:
-    """Lattice and map of a mission; x before y.
+    """Lattice and map of a mission; order x, y.
 
     Attributes:
         lattice_shape: number of lattice positions, (X, Y, Z).
         altitudes: altitudes of the lattice [m], lowest first.
         cell_size: cell size of the map, (res_x, res_y) [m].
         map_shape: number of map cells, (R, C).
-        quarter_turns: whether area and footprints are squares, so that missions may be turned.
+        quarter_turns: whether area and footprints are square, so quarter turns are symmetries.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class MissionRanges:
     """Values that missions draw from.
 
     Attributes:
-        team_sizes: numbers of UAVs.
-        budgets: budgets; a mission has budget + 1 moves.
-        cost_limits: cost limits of UAVs; infinite without a limit.
-        has_cost: whether the moves of UAVs are limited by cost.
+        team_sizes: possible numbers of UAVs.
+        budgets: possible budgets; a mission has budget + 1 moves.
+        cost_limits: possible cost limits of UAVs; infinite if there is no limit.
+        has_cost: whether a cost limit applies.
         has_crashes: whether UAVs may crash.
         has_zones: whether there are no-fly zones or obstacles.
-        drawn_keys: keys with more than one value, of which each mission draws one.
-        keys_that_end_missions: keys by which missions may end at different times.
-        has_inactive: whether some UAVs are inactive at times.
+        drawn_keys: keys with more than one value; each mission draws one.
+        keys_that_end_missions: keys that make missions end at different times.
+        has_inactive: whether UAVs may be inactive.
         most_agents: number of UAVs of the largest team, N.
         episode_length: number of moves of the longest mission, T = budget + 1.
     """
@@ -93,17 +93,17 @@ class MissionRanges:
 
 
 class Schedule:
-    """Missions and transitions of a training step, over all ranks.
+    """Numbers of missions and transitions in a training step, over all ranks.
 
     Attributes:
         transitions_per_mission: mean number of moves of all UAVs, without costs and crashes.
         rollouts_per_step: number of rollouts that fill the batches of a training step.
-        transitions_per_step: mean number of transitions of a training step.
-        transitions_per_batch: mean number of transitions of one update of the networks.
-        places_per_step: number of transitions if all teams and missions were the largest.
-        learning_rate_scale: factor of the learning rates by `learning.lr_scaling`. The batch over
-            `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), the root of that (`sqrt`,
-            which suits Adam: Malladi et al. 2022), or 1 (`none`).
+        transitions_per_step: mean number of transitions per training step.
+        transitions_per_batch: mean number of transitions per update of the networks.
+        places_per_step: number of transitions if all teams and missions had maximum size.
+        learning_rate_scale: factor of the learning rates, see `learning.lr_scaling`. The ratio of
+            batch size to `lr_base_batch` (`linear`: Goyal et al. 2017, section 2.1), its square
+            root (`sqrt`, for Adam: Malladi et al. 2022), or 1 (`none`).
     """
 
     def __init__(self, missions: MissionRanges, num_envs: int, learning: LearningConfig) -> None:
@@ -111,29 +111,30 @@ class Schedule:
         sizes, budgets = missions.team_sizes, missions.budgets
         moves = Fraction(sum(budgets), len(budgets)) + 1
         self.transitions_per_mission = Fraction(sum(sizes), len(sizes)) * moves
-        wanted = learning.batch_size * learning.batch_number
-        self.rollouts_per_step = math.ceil(wanted / (num_envs * self.transitions_per_mission))
-        flown = self.rollouts_per_step * num_envs
-        self.transitions_per_step = round(flown * self.transitions_per_mission)
+        needed = learning.batch_size * learning.batch_number
+        self.rollouts_per_step = math.ceil(needed / (num_envs * self.transitions_per_mission))
+        missions_per_step = self.rollouts_per_step * num_envs
+        self.transitions_per_step = round(missions_per_step * self.transitions_per_mission)
         batches = min(learning.batch_number, self.transitions_per_step)
         self.transitions_per_batch = self.transitions_per_step / batches
-        self.places_per_step = flown * missions.most_agents * missions.episode_length
+        places = missions.most_agents * missions.episode_length
+        self.places_per_step = missions_per_step * places
         share = self.transitions_per_batch / learning.lr_base_batch
         scales = {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}
         self.learning_rate_scale = scales[learning.lr_scaling]
 
     def learning_rate_factor(self, step: int) -> float:
-        """Return the factor of the configured learning rates after some training steps.
+        """Return the factor of the configured learning rates at a training step.
 
-        It is `learning_rate_scale`, times (step + 1) / `warmup_steps` until that is 1, times a
-        line from 1 at the first to `lr_decay` at the last training step.
+        The factor is `learning_rate_scale`, times (step + 1) / `warmup_steps` (at most 1), times a
+        linear decay from 1 at the first to `lr_decay` at the last training step.
         """
         learning = self._learning
-        warm = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
-        done = min(step / max(learning.training_steps - 1, 1), 1.0)
-        return self.learning_rate_scale * warm * (1 - (1 - learning.lr_decay) * done)
+        warmup = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
+        progress = min(step / max(learning.training_steps - 1, 1), 1.0)
+        return self.learning_rate_scale * warmup * (1 - (1 - learning.lr_decay) * progress)
 
 
 def passes(interval: int, before: int, step: int) -> bool:
-    """Return whether a multiple of an interval lies in (before, step]; never for interval 0."""
+    """Return whether a multiple of `interval` lies in (before, step]; False for interval 0."""
     return interval > 0 and step // interval > before // interval

@@ -1,4 +1,4 @@
-"""Errors and warnings about bad input; imports no other module of the library."""
+"""Errors and warnings about invalid input. This module imports nothing from the library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """Bad input; the message is one printable line, whatever it quotes."""
+    """Invalid input; the message is always one printable line."""
 
     def __init__(self, message: str) -> None:
         printable = "".join(c if c.isprintable() else " " for c in str(message))
@@ -15,15 +15,15 @@ class ConfigError(ValueError):
 
 
 class ConfigWarning(UserWarning):
-    """Part of a configuration has no effect."""
+    """Some part of a configuration has no effect."""
 
 
 @contextmanager
 def found_at(where: str) -> Iterator[None]:
-    """Prefix the message of a `ConfigError` with the key or option of the bad input.
+    """Prefix the message of a `ConfigError` with the key or option of the invalid input.
 
     Raises:
-        ConfigError: the body raised one.
+        ConfigError: the body raised a `ConfigError`.
     """
     try:
         yield

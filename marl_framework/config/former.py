@@ -1,4 +1,4 @@
-"""Translates the keys of the paper's published params.yaml into those of this library."""
+"""Translation of the paper's published params.yaml into the keys of this library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OBSOLETE = {"classification", "networks.type", "compute.stack_networks"} | {
     )
     for name in names.split()
 }
-"""Keys that have no effect here; `compute.stack_networks` is in checkpoints of earlier states."""
+"""Keys without effect here; old checkpoints contain `compute.stack_networks`."""
 
 _BASELINES = "experiment.baselines"
 _TYPE = "experiment.missions.type"
@@ -43,22 +43,22 @@ RENAMED = {
     )
     for name in names.split()
 }
-"""Published name to present name."""
+"""Map from published to current key names."""
 
 _FIX_RANGE, _RANGE = "experiment.uav.fix_range", "experiment.uav.communication_range"
 _RANGES = (0, 15, 25, 100)
-"""Communication ranges that missions draw from where `fix_range` is false [m]."""
+"""Communication ranges that missions draw from if `fix_range` is false [m]."""
 _POLICIES = {"COMA": "learned", "lawnmower": "coverage"}
 FORMER = OBSOLETE | RENAMED.keys() | {_FIX_RANGE}
-"""All former keys."""
+"""All published keys that are not current keys."""
 
 
 def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
-    """Turn published keys into present ones, in place.
+    """Replace published keys by current keys, in place.
 
     Args:
-        values: values of a params file by their dotted names.
-        problems: list to which errors are added.
+        values: values of a params file, by dotted name.
+        problems: list to which errors are appended.
 
     Returns:
         Notes for the user.
@@ -75,7 +75,7 @@ def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
     if "sensor.simulation.type" in values:
         if values["sensor.simulation.type"] != "random_field":
             problems.append(
-                "sensor.simulation.type: must be random_field or absent; name terrains in "
+                "sensor.simulation.type: must be random_field or absent; set terrains with "
                 "sensor.simulation.kinds"
             )
         values.setdefault("sensor.simulation.kinds", ("split",))
@@ -86,7 +86,7 @@ def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
             continue
         value = values.pop(old)
         if new in values:
-            problems.append(f"{old}: is the former name of {new}, which is given too; remove it")
+            problems.append(f"{old}: is the old name of {new}, which is also given; remove {old}")
             continue
         values[new] = value
         moved.append(f"{old} is now {new}")

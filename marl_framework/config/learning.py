@@ -1,4 +1,4 @@
-"""Sections on learning: inputs, networks, schedule, distillation, device, logging."""
+"""Sections for learning: inputs, networks, schedule, distillation, device, logging."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from marl_framework.config import types
 from marl_framework.config.mission import SimulationConfig
 
 CENTRED = "centred_"
-"""Prefix of channels that show another channel with the UAV at the centre."""
+"""Prefix of a channel that is a copy of another channel with the UAV at the centre."""
 PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
-"""Channels that show the expectation of a trained map predictor."""
+"""Channels that show predictions of a trained map predictor."""
 
 
 class ObservationConfig(types.Section):
-    """Channels of the networks' inputs, see `observations.channels`; one that is off is absent.
+    """Input channels of the networks, see `observations.channels`; disabled channels are absent.
 
-    The actor's channels come first, in their order, and those of the critic alone last. Channels
-    that are off by default are not the paper's.
+    The actor's channels come first, then the channels of the critic alone. Channels that are off by
+    default are additions to the paper.
     """
 
     budget: bool = True
@@ -44,7 +44,7 @@ class ObservationConfig(types.Section):
     centred_no_fly: bool = False
     centred_sector: bool = False
     heard_uavs: bool = False
-    """Planes for networks with attention, one for each UAV; see `ObservationBuilder.heard_uavs`."""
+    """Planes for attention networks, one per UAV; see `ObservationBuilder.heard_uavs`."""
     global_position: bool = True
     global_entropy: bool = True
     global_probability: bool = True
@@ -65,23 +65,23 @@ class ObservationConfig(types.Section):
 
     @property
     def critic_channels(self) -> tuple[str, ...]:
-        """Names of the critic's channels, in order: the actor's, then its own."""
+        """Names of the critic's channels, in order: the actor's channels first."""
         return self.actor_channels + self.critic_only_channels
 
     @property
     def sees_uncertainty(self) -> bool:
-        """Whether some network sees uncertainty, own or global."""
+        """Whether a network sees uncertainty, own or global."""
         return self.uncertainty or self.centred_uncertainty or self.global_uncertainty
 
     @property
     def sees_prediction(self) -> bool:
-        """Whether some network sees the expectation of a map predictor."""
+        """Whether a network sees predictions of a map predictor."""
         return any(getattr(self, name) for name in PREDICTED_CHANNELS)
 
     @model_validator(mode="after")
-    def _not_blind(self) -> Self:
+    def _check_channels(self) -> Self:
         if not self.actor_channels:
-            raise ValueError("all actor channels are off; switch at least one on")
+            raise ValueError("all actor channels are off; enable at least one")
         return self
 
 
@@ -94,26 +94,26 @@ class EvaluationConfig(types.Section):
     """Greedy validation during training."""
 
     interval: types.Interval = 10
-    """Training steps between validations, 0 = never."""
+    """Training steps between validations; 0 = never."""
     missions: types.Count = 50
-    """Missions flown by each validation."""
+    """Number of missions per validation."""
     best_by: Literal["entropy", "f1", "return"] = "entropy"
     """Criterion of the best checkpoint and `patience`: lowest ROI entropy, highest F1 or return."""
 
 
 class NetworkConfig(types.Section):
-    """One network."""
+    """Type and size of one network."""
 
     type: types.NetworkType = "cnn"
-    """Name of a built-in network, or dotted path of a custom one."""
+    """Name of a built-in network, or dotted path of a custom network."""
     conv_channels: types.Width = 256
-    """Width of the convolutions."""
+    """Number of channels of the convolutions."""
     hidden_dim: types.Width = 256
-    """Width of the linear layer and of the tokens of attention."""
+    """Width of the linear layer and of attention tokens."""
     layers: Annotated[int, Field(ge=1, le=64)] = 2
     """Number of layers of an attention network."""
     heads: Annotated[int, Field(ge=1, le=256)] = 4
-    """Number of heads of each attention layer; a divisor of `hidden_dim`."""
+    """Number of heads per attention layer; must divide `hidden_dim`."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -123,109 +123,111 @@ class NetworkConfig(types.Section):
 
 
 class NetworksConfig(types.Section):
-    """Types and widths of the networks."""
+    """Networks of actor and critic, and map predictor."""
 
     actor: NetworkConfig = NetworkConfig()
     critic: NetworkConfig = NetworkConfig()
     predictor: types.Predictor = types.PRETRAINED_PREDICTOR
-    """Map predictor of the `predicted` channels: run folder, checkpoint or the library's."""
+    """Map predictor for `predicted` channels: run folder, checkpoint or included one."""
 
 
 class OptimizerConfig(types.Section):
     """Adam for one network."""
 
     learning_rate: types.Rate = 1e-4
-    """Step size, before `lr_scaling`, warm-up and decay."""
+    """Learning rate before `lr_scaling`, warm-up and decay."""
     gradient_norm: types.Positive = 10.0
-    """Largest norm of the gradients, which are scaled down to it."""
+    """Maximum gradient norm; larger gradients are clipped."""
 
 
 class ActorOptimizerConfig(OptimizerConfig):
-    """Adam for the actor, with smaller steps."""
+    """Adam for the actor, with a smaller learning rate."""
 
     learning_rate: types.Rate = 1e-5
 
 
 class TeacherConfig(types.Section):
-    """A trained team that the actor is pulled to (kickstarting)."""
+    """Trained team that the actor imitates during training (kickstarting)."""
 
     run: types.Text | None = None
     """Run folder or checkpoint file of the teacher."""
     weight: types.NonNegative = 0.0
-    """Weight of KL(teacher ‖ policy) in the actor's loss, 0 = off."""
+    """Weight of KL(teacher ‖ policy) in the actor's loss; 0 = off."""
     anneal_steps: types.Interval = 0
-    """Training steps while the weight falls linearly to 0, 0 = it is constant."""
+    """Training steps over which the weight falls linearly to 0; 0 = constant weight."""
 
     @model_validator(mode="after")
     def _weight_needs_run(self) -> Self:
         if self.weight and self.run is None:
-            raise ValueError(f"weight {self.weight:g} needs a teacher; name a trained team in run")
+            raise ValueError(
+                f"weight {self.weight:g} requires a teacher; set run to a trained team"
+            )
         return self
 
 
 class LearningConfig(types.Section):
-    """Length of the training, exploration, batches, targets, losses and rates."""
+    """Training length, exploration, batches, targets, losses and learning rates."""
 
     training_steps: types.Count = 1500
     """Number of training steps."""
     patience: types.Interval = 100
-    """Validations without a better one until training stops, 0 = off."""
+    """Number of validations without improvement after which training stops; 0 = off."""
     use_eps: bool = True
-    """Whether to explore: mix a uniform choice into the policy."""
+    """Whether to explore by mixing a uniform choice into the policy."""
     eps_max: types.Share = 0.5
-    """First share of the uniform choice."""
+    """Initial share of the uniform choice."""
     eps_min: types.Share = 0.02
-    """Last share of the uniform choice."""
+    """Final share of the uniform choice."""
     eps_anneal_phase: types.Count = 10000
-    """Missions flown while the share falls linearly from eps_max to eps_min."""
+    """Number of missions over which the share falls linearly from eps_max to eps_min."""
     data_passes: types.Count = 5
-    """Passes over the data of a training step."""
+    """Number of passes over the data of a training step."""
     batch_size: types.Count = 60
-    """Transitions (one agent, one step) per batch; a step collects at least a full pass."""
+    """Transitions (one UAV, one move) per batch; a training step collects at least one pass."""
     batch_number: types.Count = 5
     """Number of batches per pass."""
     update_interval: types.Count = 1
-    """Training steps whose missions are flown before their updates are made together."""
+    """Number of training steps whose missions are flown first and then learned from together."""
     micro_batch: types.Interval = 0
-    """Most transitions in the networks at once, 0 = a whole batch."""
+    """Maximum number of transitions in a forward pass; 0 = a whole batch."""
     max_skipped_updates: types.Interval = 0
-    """Updates with a non-finite loss or gradient, always skipped, until training stops."""
+    """Number of skipped updates (non-finite loss or gradient) that are tolerated."""
     copy_rate: types.Count = 10
     """Training steps between hard copies into the target critic."""
     target_update_mode: Literal["hard", "soft"] = "hard"
-    """Update of the target critic: every `copy_rate` training steps, or by `tau` in each one."""
+    """Target-critic update: a copy every `copy_rate` steps, or a soft update in each step."""
     tau: types.Rate = 0.01
-    """Share of the critic in a soft update."""
+    """Weight τ of the critic in a soft update."""
     gamma: types.Share = 0.99
-    """Discount of later rewards."""
+    """Discount factor γ."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
-    """Trace decay of the TD(λ) targets, and λ of GAE: 0 = one step, 1 = the whole return."""
+    """Trace decay λ of TD(λ) targets and GAE: 0 = one step, 1 = the whole return."""
     entropy_coefficient: types.NonNegative = 0.0
-    """Weight of the policy's entropy in its loss."""
+    """Weight of the entropy bonus in the actor's loss."""
     advantage: Literal["critic", "return"] = "critic"
-    """Credit of an action: Q(s, a) or r + γ·V(s') of the critic, or TD(λ) returns. PPO uses GAE."""
+    """Credit of an action: critic (Q(s, a) or r + γ·V(s')) or TD(λ) return. PPO uses GAE."""
     normalize_advantages: bool = False
     """Whether to scale advantages to mean 0 and standard deviation 1 over each batch."""
     clip_ratio: types.Share = 0.0
-    """Largest relative change of a probability in a training step, 0 = off."""
+    """PPO clip ratio: largest relative change of a probability per training step; 0 = off."""
     value_normalization: bool = True
-    """Whether the critic learns returns scaled by the mean and deviation of those so far."""
+    """Whether the critic learns returns normalised by their running mean and deviation."""
     value_clip: types.NonNegative = 0.2
-    """Largest rewarded change of the critic's output in a training step, 0 = off."""
+    """Clip range for changes of the critic's output in a training step; 0 = off."""
     huber_delta: types.NonNegative = 10.0
-    """Error beyond which the critic's loss grows linearly (Huber), 0 = squared everywhere."""
+    """Error above which the critic's Huber loss is linear; 0 = squared error."""
     kl_limit: types.NonNegative = 0.0
-    """Divergence from the flown policy that ends a step's updates of the actor [nat], 0 = off."""
+    """KL divergence from the flown policy that ends a step's actor updates [nat]; 0 = off."""
     symmetries: bool = False
-    """Whether passes flip and turn transitions at random; rewards must not depend on directions."""
+    """Whether to flip and rotate transitions randomly; rewards must be symmetric."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """Growth of both learning rates with the batch, from `lr_base_batch` on."""
+    """Scaling of both learning rates with the ratio of batch size to `lr_base_batch`."""
     lr_base_batch: types.Count = 60
-    """Batch that the learning rates are meant for [transitions]."""
+    """Batch size for which the learning rates are configured [transitions]."""
     warmup_steps: types.Interval = 0
-    """Training steps while the learning rates rise, 0 = none."""
+    """Number of warm-up steps in which the learning rates rise; 0 = none."""
     lr_decay: types.Share = 1.0
-    """Last learning rate as a share of the configured one (see `Schedule.learning_rate_factor`)."""
+    """Ratio of the last to the configured learning rate (`Schedule.learning_rate_factor`)."""
     actor: ActorOptimizerConfig = ActorOptimizerConfig()
     critic: OptimizerConfig = OptimizerConfig()
     teacher: TeacherConfig = TeacherConfig()
@@ -245,16 +247,16 @@ _WORLDS = (
 
 
 class PredictionConfig(types.Section):
-    """The map predictor of the search planner and how it is trained (`marl_framework.predict`)."""
+    """Training of the map predictor (`marl_framework.predict`)."""
 
     worlds: Annotated[tuple[SimulationConfig, ...], Field(min_length=1, max_length=100)] = _WORLDS
-    """Terrains to learn from, each like sensor.simulation and flown equally often."""
+    """Terrains to learn from, each given like sensor.simulation; flown equally often."""
     rounds: types.Count = 12
-    """Number of rounds: each flies with the current predictor, then learns from all flights."""
+    """Number of rounds; each flies with the current predictor, then learns from all flights."""
     missions: types.Count = 12
-    """Missions flown over each world in a round."""
+    """Number of missions per world and round."""
     random_share: types.Share = 0.15
-    """Share of the missions that are flown at random; all in the first round."""
+    """Share of missions flown randomly; in the first round all are random."""
     updates: types.Count = 250
     """Number of updates per round."""
     batch_size: types.Count = 192
@@ -268,16 +270,16 @@ class PredictionConfig(types.Section):
 
 
 class DistillationConfig(types.Section):
-    """One team that learns from several teachers (`marl_framework.distill`)."""
+    """Distillation of several teachers into one team (`marl_framework.distill`)."""
 
     tasks: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
-    """Missions by name, each with the keys that differ from this configuration, in sections."""
+    """Tasks by name; each holds the sections and keys that differ from this configuration."""
     teachers: dict[str, types.Text] = Field(default_factory=dict, max_length=100)
-    """Teacher of each task: run folder, run of `logging.directory`, checkpoint or planner."""
+    """Teacher per task: run folder, run in `logging.directory`, checkpoint or planner."""
     rounds: types.Count = 40
-    """Number of rounds: each flies missions with the current student, then learns."""
+    """Number of rounds; each flies missions with the current student, then learns."""
     missions: types.Count = 64
-    """Missions flown for each task in a round."""
+    """Number of missions per task and round."""
     updates: types.Count = 100
     """Number of updates per round."""
     batch_size: types.Count = 512
@@ -285,13 +287,13 @@ class DistillationConfig(types.Section):
     learning_rate: types.Rate = 0.001
     """First learning rate; it falls linearly to a hundredth."""
     replay_rounds: types.Count = 4
-    """Number of latest rounds to learn from."""
+    """Number of latest rounds whose data are used."""
     teacher_share: types.Share = 0.5
-    """Share of the moves that teachers make in the first round."""
+    """Share of moves made by teachers in the first round."""
     teacher_rounds: types.Interval = 10
-    """Rounds while that share falls linearly to 0, 0 = the student makes all moves."""
+    """Rounds over which `teacher_share` falls to 0; 0 = the student makes all moves."""
     loss: Literal["forward", "reverse"] = "forward"
-    """KL(teacher ‖ student), as the cross-entropy, or KL(student ‖ teacher)."""
+    """Loss: KL(teacher ‖ student) as the cross-entropy, or KL(student ‖ teacher)."""
     temperature: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0
     """Temperature of the softmax over a planner's scores [unit of the scores]."""
 
@@ -300,49 +302,49 @@ class ComputeConfig(types.Section):
     """Device, precision and speed."""
 
     device: types.Device = "auto"
-    """Device of all tensors; auto: the first GPU, else the CPU."""
+    """Device of all tensors; auto = first GPU, else CPU."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the networks' forward passes."""
     compile: bool = True
-    """Whether to use compiled loops and GPU kernels where there are some."""
+    """Whether to use compiled loops and GPU kernels where available."""
     tf32: bool = True
-    """Whether float32 convolutions use tensor cores, with about three digits (GPU)."""
+    """Whether float32 convolutions use TF32 tensor cores, with about three digits (GPU)."""
     cudnn_benchmark: bool = True
-    """Whether to try convolution algorithms at the start (GPU)."""
+    """Whether to benchmark convolution algorithms at the start (GPU)."""
     cuda_graphs: bool = False
-    """Whether to record whole episodes and updates, and start each by one call (GPU)."""
+    """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False
-    """Whether equal seeds give equal numbers on a GPU too; slower."""
+    """Whether equal seeds give equal results on a GPU, too; slower."""
     gradient_checkpointing: bool = False
-    """Whether to compute hidden layers twice, to save memory."""
+    """Whether to recompute hidden layers in the backward pass, which saves memory."""
     distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """Exchange of gradients between ranks of torchrun; auto: nccl on GPUs, gloo on CPUs."""
+    """Backend for gradient exchange with torchrun; auto = nccl on GPUs, gloo on CPUs."""
 
 
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
-        raise ValueError("must name each writer once")
+        raise ValueError("must name each writer only once")
     return names
 
 
 class LoggingConfig(types.Section):
-    """Run folders and logs; intervals are in training steps, 0 = never."""
+    """Run folders and logs; intervals are in training steps; 0 = never."""
 
     directory: Annotated[types.Text, AfterValidator(os.path.expanduser)] = "runs"
     """Folder of all runs."""
-    writers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_each_once)] = (
-        "tensorboard",
-    )
-    """Writers of the metrics; wandb (Weights & Biases) needs the extra of that name."""
+    writers: Annotated[
+        tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_check_unique)
+    ] = ("tensorboard",)
+    """Metric writers; wandb (Weights & Biases) requires the extra with this name."""
     scalar_interval: types.Count = 1
-    """Interval between scalars."""
+    """Interval of scalars."""
     histogram_interval: types.Interval = 50
-    """Interval between histograms."""
+    """Interval of histograms."""
     figure_interval: types.Interval = 0
-    """Interval between figures of a mission; the end always has one."""
+    """Interval of mission figures; a figure is always drawn at the end."""
     checkpoint_interval: types.Interval = 50
-    """Interval between checkpoints; each better validation and the end always have one."""
+    """Interval of checkpoints; improvements in validation and the end also save one."""
     checkpoint_minutes: types.NonNegative = 10.0
-    """Time after which a checkpoint is also written [min], 0 = off."""
+    """Time between additional checkpoints [min]; 0 = off."""
     checkpoints_kept: types.Count = 3
-    """Number of newest checkpoints to keep, in addition to the best."""
+    """Number of newest checkpoints to keep, in addition to the best checkpoint."""

@@ -1,4 +1,4 @@
-"""Params files in, `Config` out: loading, overrides, published files, dumping."""
+"""Loading and writing of params files: inheritance, overrides, published files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHM_DEFAULTS
 from marl_framework.config.yaml_text import format_yaml, parse_yaml
 
-# A wheel has the folder inside the package, a checkout next to it.
+# In a wheel, the folder is inside the package; in a checkout, next to the package.
 _INSIDE, _BESIDE = (path / "params" for path in Path(__file__).resolve().parents[1:3])
 PARAMS = _BESIDE if _BESIDE.is_dir() and not _INSIDE.is_dir() else _INSIDE
 EXTENDS = "extends"
-"""Key of a params file that names the one it differs from."""
+"""Key that names the params file on which a params file is based."""
 MISSION = (
     *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
 )
-"""Sections and keys that define a mission, whoever flies it and for whatever reward."""
-_LARGEST_FILE = 2**18  # bytes; a params file has a few thousand
-_MOST_PROBLEMS = 8  # in a message; more are only counted
+"""Sections and keys that define a mission, independent of policy and reward."""
+_LARGEST_FILE = 2**18  # maximum size of a params file [bytes]
+_MOST_PROBLEMS = 8  # maximum number of problems in a message; the rest is counted
 _KNOWN_KEYS = FORMER | set(KEYS)
 _KNOWN_SECTIONS = SECTIONS | {
     key[:end] for key in FORMER for end, sign in enumerate(key) if sign == "."
@@ -38,44 +38,44 @@ _AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in default
 
 
 def resolve_config_path(name: str, folder: Path | None = None) -> Path:
-    """Return the params file of a name: a path from `folder` or here, or a file of `params/`.
+    """Find a params file: a path relative to `folder` (default: here), or a name in `params/`.
 
     Raises:
-        ConfigError: there is no such file; names the files of `params/`.
+        ConfigError: the file does not exist; the message lists the files in `params/`.
     """
     folder = folder or Path()
     here = folder / name
     for candidate in (here, PARAMS / name, PARAMS / f"{name}.yaml") if name else ():
-        if os.path.isfile(candidate):  # unlike Path.is_file: never raises
+        if os.path.isfile(candidate):  # unlike Path.is_file, never raises
             return candidate
     if name and os.path.isdir(here):
         raise ConfigError(f"{name}: is a directory, not a params file")
-    if name and os.path.exists(here):  # a pipe: `<(sed … params.yaml)`
+    if name and os.path.exists(here):  # a pipe such as `<(sed … params.yaml)`
         return here
     known = ", ".join(sorted(path.name for path in PARAMS.glob("*.yaml")))
     shown = name if name.strip() and name.isprintable() else repr(name)
-    raise ConfigError(f"{shown}: no such file; params/ holds {known or 'none'}")
+    raise ConfigError(f"{shown}: no such file; params/ contains {known or 'none'}")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, override and check a params file.
+    """Load a params file, apply overrides, and validate the result.
 
     Args:
-        path: path or name. A file with `extends: other.yaml` holds only what differs from that one,
-            which lies next to it or in `params/`.
-        overrides: `section.key=value` each, value in YAML; a later one wins.
+        path: path or name. A file with `extends: other.yaml` holds only the differences from that
+            file, which is in the same folder or in `params/`.
+        overrides: texts `section.key=value`, value in YAML; later overrides win.
 
     Raises:
-        ConfigError: one line that names the file or override, the key, and the valid values.
+        ConfigError: the message names file or override, key, and valid values, in one line.
     """
     file = resolve_config_path(str(path))
-    return _build(_layers(file), str(file), overrides)
+    return _build(_read_layers(file), str(file), overrides)
 
 
 def config_from_dict(
     d: Mapping[str, Any], source: str = "configuration", overrides: Sequence[str] = ()
 ) -> Config:
-    """Override and check plain data, such as that of a checkpoint; `source` names it in messages.
+    """Build a configuration from plain data, such as a checkpoint's; `source` is for messages.
 
     Raises:
         ConfigError: see `load_config`.
@@ -84,7 +84,7 @@ def config_from_dict(
 
 
 def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Config:
-    """Return a configuration with some keys changed, given as in a params file.
+    """Return a configuration with `changes`, given as in a params file.
 
     Raises:
         ConfigError: see `load_config`; `source` names the changes.
@@ -93,19 +93,19 @@ def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Con
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
-    """Return plain data of all keys under their YAML names: numbers, texts, lists, mappings."""
-    return dict(_listed(config.model_dump(by_alias=True)))
+    """Convert a configuration to plain data (numbers, texts, lists, mappings) with YAML keys."""
+    return dict(_tuples_to_lists(config.model_dump(by_alias=True)))
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
-    """Return the values of all keys by their dotted names, in the order of the files."""
+    """Return the values of all keys by dotted name, in file order."""
     return _flatten(config.model_dump(by_alias=True), [])
 
 
 def differences(
     one: Config, other: Config, keys: Sequence[str] = KEYS
 ) -> dict[str, tuple[Any, Any]]:
-    """Return those of some keys whose values differ, with both values."""
+    """Return the keys whose values differ, with both values."""
     a, b = values_by_key(one), values_by_key(other)
     return {key: (a[key], b[key]) for key in keys if a[key] != b[key]}
 
@@ -122,20 +122,20 @@ def dump_config(config: Config, path: str | Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _listed(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+        return {key: _tuples_to_lists(item) for key, item in value.items()}
+    return [_tuples_to_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _tupled(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _tupled(item) for key, item in value.items()}
-    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value
+        return {key: _lists_to_tuples(item) for key, item in value.items()}
+    return tuple(_lists_to_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def read_text(file: Path) -> str:
-    """Read a params file, or raise a ConfigError."""
+    """Read the text of a params file, or raise a ConfigError."""
     try:
         with file.open("rb") as stream:
             data = stream.read(_LARGEST_FILE + 1)
@@ -150,37 +150,37 @@ def read_text(file: Path) -> str:
         raise ConfigError(f"{file}: line {line}: not UTF-8 text") from None
 
 
-def _layers(file: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
-    """Return the contents of a file and of those it extends, each with its source; lowest first."""
+def _read_layers(file: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Any]]:
+    """Return source and contents of a file and of all files it extends; the base comes first."""
     source = str(file)
     tree = parse_yaml(read_text(file), source)
     if tree is None:
-        raise ConfigError(f"{source}: the file is empty; it must hold sections such as networks:")
+        raise ConfigError(f"{source}: the file is empty; write sections such as networks:")
     if not isinstance(tree, dict) or EXTENDS not in tree:
         return [(source, tree)]
     name = tree.pop(EXTENDS)
     if not isinstance(name, str):
-        raise ConfigError(f"{source}: {EXTENDS}: must be the name of a file, got {show(name)}")
+        raise ConfigError(f"{source}: {EXTENDS}: must be a file name, got {show(name)}")
     try:
         base = resolve_config_path(name, file.parent)
     except ConfigError as error:
         raise ConfigError(f"{source}: {EXTENDS}: {error}") from None
     chain = (*above, file)
     if any(os.path.samefile(base, other) for other in chain):
-        raise ConfigError(f"{source}: {EXTENDS}: {name} extends this file itself")
-    return [*_layers(base, chain), (source, tree)]
+        raise ConfigError(f"{source}: {EXTENDS}: {name} extends this file, too; remove the cycle")
+    return [*_read_layers(base, chain), (source, tree)]
 
 
 def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]) -> Config:
-    """Merge layers and overrides, of which the last wins, and check the result."""
+    """Merge layers and overrides (the last value wins), and validate the result."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     notes: list[str] = []
     problems: list[str] = []
-    for name, origin, layer, found in _read(layers, source, overrides):
-        if translated := translate(layer, found):
+    for name, origin, layer, errors in _read_values(layers, source, overrides):
+        if translated := translate(layer, errors):
             notes.append(f"{name}: {'; '.join(translated)}")
-        problems += [text + origin for text in found]
+        problems += [text + origin for text in errors]
         values |= layer
         origins |= dict.fromkeys(layer, origin)
     for key in _AUTOMATIC:
@@ -198,7 +198,7 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         return "".join([text for text in inside if text.startswith(" (override")][-3:])
 
     try:
-        config = Config.model_validate(_nested(values))
+        config = Config.model_validate(_nest(values))
     except ValidationError as error:
         problems += describe(error, origin_of)
     if problems:
@@ -209,10 +209,10 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
     return config
 
 
-def _read(
+def _read_values(
     layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]
 ) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
-    """Yield name, origin for messages, values by dotted name, and problems of each layer."""
+    """Yield each layer's name, origin (for messages), values by dotted name, and problems."""
     for name, tree in layers:
         if not isinstance(tree, Mapping):
             raise ConfigError(f"{name}: must hold sections such as networks:, got {show(tree)}")
@@ -221,11 +221,11 @@ def _read(
         yield name, origin, _flatten(tree, problems), problems
     for text in overrides:
         name = f"override {text if len(text) <= 100 else text[:97] + '...'}"
-        yield name, f" ({name})", _override(text, name), []
+        yield name, f" ({name})", _parse_override(text, name), []
 
 
 def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") -> dict[str, Any]:
-    """Return values by dotted name, lists as tuples; add unknown keys to problems."""
+    """Return values by dotted name, lists as tuples; append unknown keys to `problems`."""
     values: dict[str, Any] = {}
     for key, item in tree.items():
         path = join(section, key)
@@ -236,15 +236,15 @@ def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") ->
             else:
                 problems.append(f"{path}: must be a section with keys below it, got {show(item)}")
         elif plain and path in _KNOWN_KEYS:
-            values[path] = _tupled(item)
+            values[path] = _lists_to_tuples(item)
         else:
-            # The nearest key takes a while to find.
+            # Finding the nearest key is slow.
             problems.append(unknown_key(path) if len(problems) < 10 else path)
     return values
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted name as sections."""
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert values by dotted name to nested sections."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         *sections, leaf = path.split(".")
@@ -255,12 +255,14 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _override(text: str, source: str) -> dict[str, Any]:
-    """Return the value that an override sets, by its dotted name."""
+def _parse_override(text: str, source: str) -> dict[str, Any]:
+    """Parse an override; return the value by dotted name."""
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise ConfigError(f"{source}: must read section.key=value, such as learning.gamma=0.95")
+        raise ConfigError(
+            f"{source}: must have the form section.key=value, such as learning.gamma=0.95"
+        )
     if path in SECTIONS:
         example = next(key for key in KEYS if key.startswith(f"{path}."))
         raise ConfigError(f"{source}: {path} is a section; name one key of it, such as {example}")
@@ -269,4 +271,4 @@ def _override(text: str, source: str) -> dict[str, Any]:
             raise ConfigError(f"{source}: {key} is a value, not a section; write {key}=... instead")
     if path not in _KNOWN_KEYS:
         raise ConfigError(f"{source}: {unknown_key(path)}")
-    return {path: _tupled(parse_yaml(value, source))}
+    return {path: _lists_to_tuples(parse_yaml(value, source))}

@@ -1,4 +1,4 @@
-"""Problems of a configuration in one plain line: the key, what is wrong, what is right."""
+"""One-line error messages: the key, what is wrong, and what is expected."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from marl_framework.config.model import Config
 from marl_framework.config.types import LIST, ONE
 
-_LONGEST = 60  # characters of a value that is shown
+_LONGEST = 60  # maximum number of characters of a value in a message
 _FORMS = (ONE, LIST, "float", "str", "[key]")
-"""Parts of pydantic's locations that are no names of the user's."""
+"""Parts of pydantic's locations that are not key names."""
 _EXPECTATIONS = {
     "dict_type": "be a mapping such as {a: 1}",
     "extra_forbidden": "be absent",
@@ -25,11 +25,11 @@ _EXPECTATIONS = {
     "model_type": "be a section with keys below it",
     "tuple_type": "be a list such as [a, b]",
 }
-"""Expectations of errors whose texts speak of Python; pydantic's own serve for all others."""
+"""Expectations that replace pydantic messages which mention Python types."""
 
 
 def _names(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield the dotted name of each section and key of a model, and whether it is a section."""
+    """Yield the dotted name of each section and key, and whether the name is a section."""
     for name, field in model.model_fields.items():
         path, inner = prefix + (field.alias or name), field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -41,36 +41,36 @@ def _names(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool
 
 _NAMES = dict(_names(Config))
 SECTIONS = frozenset({"", *(name for name, is_section in _NAMES.items() if is_section)})
-"""Dotted names of all sections; the empty name is the whole configuration."""
+"""Dotted names of all sections; the empty name means the whole configuration."""
 KEYS = tuple(name for name, is_section in _NAMES.items() if not is_section)
-"""Dotted names of all keys that hold a value, in the order of the files."""
+"""Dotted names of all keys with a value, in file order."""
 
 
 def join(section: str, key: object) -> str:
-    """Return the dotted name of a key of a section."""
+    """Return the dotted name of a key in a section."""
     name = key if isinstance(key, str) else show(key)
     return f"{section}.{name}" if section else name
 
 
 def show(value: object) -> str:
-    """Return a short text of a value as YAML writes it; safe for huge and nested values."""
+    """Format a value as short YAML text; safe for huge and nested values."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.12g}"
     try:
         text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**30)
-    except (ValueError, RecursionError, yaml.YAMLError):  # a huge number, or no plain data
+    except (ValueError, RecursionError, yaml.YAMLError):  # a huge number, or not plain data
         return f"a value of type {type(value).__name__}"
     text = " ".join(text.removesuffix("...\n").split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def unknown_key(path: str) -> str:
-    """Return the message for an unknown dotted name, with the most similar known one."""
+    """Return the message for an unknown dotted name; suggest the most similar known name."""
     shown = path if len(path) <= 100 else path[:97] + "..."
     if path in _NAMES:
-        return f"unknown key {shown!r} with dots in it; write its sections one inside the other"
+        return f"unknown key {shown!r} contains dots; write nested sections instead"
 
-    def similarity(known: str) -> float:  # the last part counts most
+    def similarity(known: str) -> float:  # the last part has twice the weight
         pairs = ((shown.rpartition(".")[2], known.rpartition(".")[2]), (shown, known))
         leaf, whole = (SequenceMatcher(a=a.lower(), b=b.lower()).ratio() for a, b in pairs)
         return 2 * leaf + whole
@@ -80,11 +80,11 @@ def unknown_key(path: str) -> str:
 
 
 def describe(error: ValidationError, origin: Callable[[str], str]) -> list[str]:
-    """Return one problem for each key, each with `origin`'s note on the source of its value."""
+    """Return one message per key, followed by the origin of the value."""
     grouped: dict[str, list[Mapping[str, Any]]] = {}
     for entry in error.errors(include_url=False):
         if entry["type"] == "too_short" and entry["input"]:
-            continue  # its entries have errors of their own
+            continue  # the entries have their own errors
         parts = (part for part in entry["loc"] if part not in _FORMS)
         place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
         grouped.setdefault(place.removeprefix("."), []).append(entry)

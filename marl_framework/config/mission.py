@@ -35,21 +35,21 @@ class FieldOfViewConfig(types.Section):
 
 
 class PixelConfig(types.Section):
-    """Cells of a footprint at the lowest altitude; they set the cell size of the map."""
+    """Number of map cells in a footprint at the lowest altitude; determines the cell size."""
 
     number_x: Annotated[int, Field(ge=2, le=8192)] = 57
     number_y: Annotated[int, Field(ge=2, le=8192)] = 57
 
 
 class SensorModelConfig(types.Section):
-    """Probability of a wrong reading of a cell, as a function of the altitude h [m]."""
+    """Probability that a cell is read wrongly, as a function of the altitude h [m]."""
 
     type: types.SensorType = "table"
     """table, exponential, or dotted path of a custom sensor (see `mission.sensor`)."""
     table: Annotated[dict[types.Metres, types.Noise], Field(min_length=1, max_length=1000)] = Field(
         default_factory=lambda: {5.0: 0.01, 10.0: 0.265, 15.0: 0.375, 20.0: 0.43, 25.0: 0.46}
     )
-    """Probabilities of a wrong reading by altitude [m], linear in between."""
+    """Probability of a wrong reading by altitude [m]; linear interpolation in between."""
     coeff_a: types.Positive = 0.05
     """Coefficient a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: types.Positive = 0.2
@@ -57,30 +57,30 @@ class SensorModelConfig(types.Section):
 
 
 class RasterConfig(types.Section):
-    """A real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
+    """Real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
 
     path: types.Text | None = None
-    """Name of the file, or `matplotlib:NAME` for sample data."""
+    """File name, or `matplotlib:NAME` for sample data."""
     key: types.Key | None = None
-    """Array of an NPZ (null = its largest), or band of a GeoTIFF, by description or number."""
+    """Array of an NPZ (null = the largest), or band of a GeoTIFF, by description or number."""
     resolution: types.Metres | None = None
-    """Metres per pixel; null = those of the file."""
+    """Pixel size [m]; null = as in the file."""
     threshold: types.Threshold = "p60"
-    """Value, or percentile of the window such as p60, above which cells are of interest."""
+    """Value above which cells are of interest, or percentile of the window such as p60."""
 
 
 class SimulationConfig(types.Section):
-    """Kinds of ground truths."""
+    """Terrains of the ground truth."""
 
     kinds: types.TerrainKinds = ("split",)
-    """Kinds to draw from with equal odds; custom terrains by dotted path."""
+    """Terrains that missions draw from uniformly; custom terrains by dotted path."""
     cluster_radius: Annotated[float, Field(gt=0, le=100)] = 5.0
     """Exponent of the power spectrum k^(-cluster_radius) of a random field."""
     raster: RasterConfig = RasterConfig()
 
     @property
     def drawn_kinds(self) -> tuple[str, ...]:
-        """Kinds to draw from; `mixed` stands for all synthetic ones except landscape."""
+        """Terrains to draw from; `mixed` is replaced by all synthetic terrains except landscape."""
         names = [kind for name in self.kinds for kind in (_MIXED if name == "mixed" else (name,))]
         return tuple(dict.fromkeys(names))
 
@@ -101,43 +101,45 @@ class SensorConfig(types.Section):
 
 
 class MappingConfig(types.Section):
-    """Belief before any reading."""
+    """Belief before the first reading."""
 
     prior: types.Probability = 0.5
-    """Probability of ROI. The published update subtracts its odds for every reading, which is
-    Bayes' rule only with 0.5."""
+    """Prior probability of ROI. The published update subtracts the prior's odds for each reading,
+    which is Bayes' rule only for 0.5."""
 
 
 class ObstaclesConfig(types.Section):
-    """Boxes on the ground, drawn for every mission; no UAV flies through them."""
+    """Random boxes on the ground, drawn for every mission; UAVs cannot fly through boxes."""
 
     number: Annotated[int, Field(ge=0, le=16)] = 0
-    """Number of boxes to draw; those within spacing of a start are left out."""
+    """Number of boxes to draw; boxes closer than spacing to a start are omitted."""
     side: tuple[types.Metres, types.Metres] = (5.0, 15.0)
-    """Least and largest side along x and y [m]."""
+    """Smallest and largest side length along x and y [m]."""
     height: tuple[types.Metres, types.Metres] = (10.0, 20.0)
-    """Least and largest height [m]."""
+    """Smallest and largest height [m]."""
 
     @model_validator(mode="after")
     def _least_comes_first(self) -> Self:
         for name in ("side", "height"):
             least, largest = getattr(self, name)
             if least > largest:
-                raise ValueError(f"{name} [{least:g}, {largest:g}] must have the least value first")
+                raise ValueError(
+                    f"{name} [{least:g}, {largest:g}] must have the smaller value first"
+                )
         return self
 
 
 class CostConfig(types.Section):
-    """Costs of moves, in metres, seconds or any other unit, and a UAV's limit."""
+    """Costs of moves, in metres, seconds or any other unit, and the limit per UAV."""
 
     limit: types.Drawn[types.Positive] | None = None
-    """Cost limit of a UAV; null = only moves count; a list: each UAV draws one of its values."""
+    """Cost limit of a UAV; null = no limit; from a list, each UAV draws one value."""
     horizontal: types.NonNegative = 1.0
-    """Cost of a metre along x and y."""
+    """Cost per metre along x and y."""
     climb: types.NonNegative = 1.0
-    """Cost of a metre up."""
+    """Cost per metre up."""
     descent: types.NonNegative = 1.0
-    """Cost of a metre down."""
+    """Cost per metre down."""
     reading: types.NonNegative = 0.0
     """Cost of the reading at the end of each move."""
 
@@ -150,14 +152,14 @@ class ConstraintsConfig(types.Section):
     min_altitude: types.Metres = 5.0
     """Lowest altitude [m]."""
     max_altitude: types.Metres = 15.0
-    """Highest altitude [m], min_altitude plus a multiple of spacing."""
+    """Highest altitude [m]; must be min_altitude plus a multiple of spacing."""
     budget: types.Drawn[Annotated[int, Field(ge=1, le=1000)]] = 14
-    """Budget of a mission, which has budget + 1 moves; a list: each mission draws one value."""
+    """Budget; a mission has budget + 1 moves; from a list, each mission draws one value."""
     num_actions: Literal[4, 6, 9, 27] = 6
-    """Number of moves to choose from (see `mission.lattice.action_offsets`)."""
+    """Number of actions (see `mission.lattice.action_offsets`)."""
     cost: CostConfig = CostConfig()
     no_fly_zones: types.Text | None = None
-    """GeoJSON file of polygons that no UAV enters (see `mission.no_fly_zones`)."""
+    """GeoJSON file of polygons that UAVs must not enter (see `mission.no_fly_zones`)."""
     obstacles: ObstaclesConfig = ObstaclesConfig()
 
     @model_validator(mode="after")
@@ -180,14 +182,14 @@ class ConstraintsConfig(types.Section):
 
 
 class UAVConfig(types.Section):
-    """Radio and crashes of the UAVs; of a list each mission draws one value."""
+    """Radio and crashes of the UAVs; from a list, each mission draws one value."""
 
     communication_range: types.Drawn[types.Range] = 25.0
-    """Largest distance of UAVs that hear each other [m], .inf = no limit."""
+    """Largest distance at which UAVs hear each other [m]; .inf = no limit."""
     failure_rate: types.Drawn[types.Share] = 0.0
-    """Share of messages that are lost."""
+    """Share of lost messages."""
     crash_rate: types.Drawn[types.Share] = 0.0
-    """Share of the UAVs that crash after each move."""
+    """Share of UAVs that crash after each move."""
 
 
 class MissionsConfig(types.Section):
@@ -196,77 +198,77 @@ class MissionsConfig(types.Section):
     mission_mode: Literal["training", "deployment"] = "training"
     """Purpose; deployment flies windows of a whole raster with a trained team or a planner."""
     n_agents: types.Drawn[Annotated[int, Field(ge=1, le=MOST_AGENTS)]] = 4
-    """Number of UAVs of a mission; a list: each mission draws one of its values."""
+    """Number of UAVs; from a list, each mission draws one value."""
     start: Literal["random", "corners", "published"] = "random"
-    """Starts, at the highest altitude: distinct random cells, corners, or as in the published
-    code: UAV 0 in the middle of the edge y = 0, the others anywhere, even on one cell."""
+    """Starts at the highest altitude: distinct random cells, corners, or as in the published
+    code (UAV 0 in the middle of edge y = 0, the others in random cells, possibly the same)."""
 
 
 class RewardConfig(types.Section):
-    """Affine scales of the reward (relative) and of the reported absolute return."""
+    """Scales and offsets of the (relative) reward and of the reported (absolute) return."""
 
     function: types.DottedPath | None = None
-    """Dotted path of a custom reward that replaces the relative one."""
+    """Dotted path of a custom reward that replaces the built-in reward."""
     relative_scale: types.Scale = 22.0
-    """Scale of the reward, relative_scale · relative gain + relative_offset."""
+    """Scale of the reward: relative_scale · relative gain + relative_offset."""
     relative_offset: types.Scale = -0.5
     """Offset of the reward."""
     outside_weight: types.Share = 0.0
-    """Weight of entropy outside the ROI in the relative gain; inside it is 1."""
+    """Weight of entropy outside the ROI in the relative gain; the weight inside is 1."""
     f1_scale: types.Scale = 0.0
-    """Scale of a term of the reward: the gain in F1 of the belief of all readings."""
+    """Scale of an additional reward: the gain in F1 of the belief from all readings."""
     absolute_scale: types.Scale = 10.0
-    """Scale of the reported return, the sum of absolute_scale · absolute gain + absolute_offset."""
+    """Scale of the reported return: sum of absolute_scale · absolute gain + absolute_offset."""
     absolute_offset: types.Scale = -0.17
-    """Offset of each term of the reported return."""
+    """Offset of each term in the reported return."""
 
 
 class PlannerConfig(types.Section):
-    """A planner that flies instead of the trained team."""
+    """Planner that flies instead of the trained team."""
 
     missions: types.Count = 50
     """Number of missions."""
 
 
 class CoverageConfig(PlannerConfig):
-    """The coverage planner."""
+    """Coverage planner."""
 
     altitude: types.Metres = 5.0
-    """Altitude of its lanes [m], one of the lattice's."""
+    """Altitude of the lanes [m]; must be an altitude of the lattice."""
 
 
 class InformationGainConfig(PlannerConfig):
-    """The greedy information-gain planner."""
+    """Greedy information-gain planner."""
 
     communication: bool = True
-    """Whether UAVs know the next footprints of the others."""
+    """Whether each UAV knows the next footprints of the other UAVs."""
 
 
 class SearchConfig(PlannerConfig):
-    """The search planner, which plans on a predicted map."""
+    """Search planner, which plans on a predicted map."""
 
     predictor: types.Predictor = types.PRETRAINED_PREDICTOR
-    """Trained predictor: run folder, checkpoint file, or the library's."""
+    """Trained predictor: run folder, checkpoint file, or the included predictor."""
     outside_weight: types.Share = 0.0
-    """Weight of the entropy expected outside the ROI; it improves F1."""
+    """Weight of the expected entropy outside the ROI; a positive weight improves F1."""
     plan_memory: types.Share = 0.9
-    """Weight of a plan one move after it was heard; 0 = only plans of this move count."""
+    """Weight of a plan one move after reception; 0 = only plans received now count."""
     presumed_share: types.Share = 0.7
     """Share of a sector's entropy that its UAV is assumed to remove while its plan is unknown."""
     presumed_beside_plan: types.Share = 0.0
-    """Share of that which it is assumed to remove in addition to a plan just heard."""
+    """Share of `presumed_share` that is assumed in addition to a plan just received."""
     method: Literal["beam", "tree"] = "beam"
-    """Search: the best paths of each length, or a tree that grows where they are good."""
+    """Search method: beam search over paths, or tree search."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
     """Number of paths that the beam search keeps."""
     simulations: Annotated[int, Field(ge=1, le=2**16)] = 256
-    """Number of flights that the tree search tries for each move."""
+    """Number of simulated flights per move of the tree search."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 16
-    """Number of moves that its tree looks ahead; greedy flights continue from there."""
+    """Number of moves that the tree looks ahead; greedy flights continue from its leaves."""
     leaves: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Number of simulations of one tree made at once."""
+    """Number of simultaneous simulations in one tree."""
     prior: types.Text | None = None
-    """Trained team whose policy is the tree's prior of the first action: run or checkpoint."""
+    """Trained team (run or checkpoint) whose policy is the tree's prior for first actions."""
 
 
 class BaselinesConfig(types.Section):
@@ -284,9 +286,9 @@ class ExperimentConfig(types.Section):
     title: types.Text = "coma"
     """Name of the run."""
     algorithm: types.Algorithm = "coma"
-    """Training algorithm: coma, iac, central_v, ippo, mappo, or dotted path of a custom one."""
+    """Algorithm: coma, iac, central_v, ippo, mappo, or dotted path of a custom algorithm."""
     policy: types.Policy = "learned"
-    """Policy: learned trains a team; a planner's name, or its dotted path, flies that planner."""
+    """Policy: `learned` trains a team; a planner's name or dotted path flies this planner."""
     constraints: ConstraintsConfig = ConstraintsConfig()
     uav: UAVConfig = UAVConfig()
     missions: MissionsConfig = MissionsConfig()
@@ -298,14 +300,14 @@ class DeploymentConfig(types.Section):
     """Location of a deployment on Earth, and settings of its mission files."""
 
     origin: types.Point | None = None
-    """(latitude, longitude) of the map's lower left corner [degrees]; null = that of its file."""
+    """(latitude, longitude) of the map's lower left corner [degrees]; null = as in its file."""
     home: types.Point | None = None
-    """(latitude, longitude) of UAV 1's take-off, the others' lie east of it [degrees]; null =
-    lower left corner of the window."""
+    """(latitude, longitude) of UAV 1's take-off [degrees], the others take off further east;
+    null = lower left corner of the window."""
     altitudes: Literal["ground", "home"] = "ground"
-    """Zero of the altitudes in mission files: the ground below, which needs an autopilot that
-    follows terrain, or the place of take-off."""
+    """Reference of altitudes in mission files: the ground below (requires an autopilot that
+    follows terrain), or the take-off point."""
     speed: Annotated[float, Field(ge=0.1, le=50)] = 3.0
     """Speed of the UAVs in mission files [m/s]."""
     separation: Annotated[float, Field(ge=1, le=100)] = 5.0
-    """Distance of UAVs at home, and of their altitudes on the way to their starts and back [m]."""
+    """Distance between UAVs at home, and between their altitudes in transit [m]."""

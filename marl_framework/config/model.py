@@ -1,6 +1,6 @@
-"""Typed configuration: one frozen model per YAML section, whose fields are the YAML keys.
+"""Typed configuration: one frozen model per YAML section; its fields are the YAML keys.
 
-Every value is checked once, here and in the sections (`config.mission`, `config.learning`).
+Every value is checked once, here or in the sections (`config.mission`, `config.learning`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
-from marl_framework.config.parts import ALGORITHMS, KNOWN_TO, LEARNED
+from marl_framework.config.parts import ALGORITHMS, KEY_READERS, LEARNED
 from marl_framework.config.types import Section
 
 _ACTIONS = "other_actions"
@@ -41,17 +41,17 @@ class NetworkSizes:
     """Sizes of the networks' inputs and outputs."""
 
     actor_channels: int
-    """Number of channels of an observation, C_a."""
+    """Number of channels of the actor's input, C_a."""
     critic_channels: int
-    """Number of channels of the critic's input, C_c: the observation's, then its own."""
+    """Number of channels of the critic's input, C_c; those of the actor come first."""
     shape: tuple[int, int]
-    """Input size (X, Y)."""
+    """Size of the input maps, (X, Y)."""
     num_actions: int
     """Number of actions, A."""
     action_channels: tuple[int, ...] = ()
-    """Indices of the critic's channels that show the other agents' actions."""
+    """Indices of critic channels that show actions of other agents."""
     heard: int = 0
-    """Number of first channels of both that show the agents that it may hear, itself first."""
+    """Number of leading channels of both inputs with one plane per agent (`heard_uavs`)."""
 
 
 class Config(Section):
@@ -88,7 +88,7 @@ class Config(Section):
 
     @property
     def trains(self) -> bool:
-        """Whether `main` trains a team instead of flying missions."""
+        """Whether `main` trains a team (instead of flying missions)."""
         return self.experiment.policy == LEARNED and (
             self.experiment.missions.mission_mode == "training"
         )
@@ -108,7 +108,7 @@ class Config(Section):
         )
 
     def of_mission(self, n_agents: int, budget: int) -> Self:
-        """Return the configuration for missions of one team size and one budget."""
+        """Return the configuration with a fixed team size and a fixed budget."""
         experiment = self.experiment
         missions = experiment.missions.model_copy(update={"n_agents": n_agents})
         constraints = experiment.constraints.model_copy(update={"budget": budget})
@@ -137,7 +137,7 @@ def _check_heard(config: Config) -> None:
                 "use attention, or set heard_uavs to false"
             )
         if not seen and kind == "attention":
-            raise ValueError(f"networks.{role}.type attention needs observation.heard_uavs=true")
+            raise ValueError(f"networks.{role}.type attention requires observation.heard_uavs=true")
 
 
 def _check_lattice(config: Config) -> None:
@@ -147,7 +147,7 @@ def _check_lattice(config: Config) -> None:
     if x < 2 or y < 2:
         raise ValueError(
             f"{spacing} {config.experiment.constraints.spacing:g} m gives a lattice of {x} x {y} "
-            "positions; environment.x_dim and y_dim must hold 2 x 2"
+            "positions; at least 2 x 2 are required: raise environment.x_dim and y_dim"
         )
     if x * y > 2**14:
         raise ValueError(f"a lattice of {x} x {y} positions is too large; raise {spacing}")
@@ -186,10 +186,10 @@ def _check_noise(config: Config) -> None:
 
 
 def coverage_level(config: Config) -> int:
-    """Return the level of the lattice at which `coverage` flies: its altitude's if UAVs can climb.
+    """Return the lattice level of the coverage planner; the top level if UAVs cannot climb.
 
     Raises:
-        ConfigError: the lattice does not have the altitude.
+        ConfigError: the planner's altitude is not an altitude of the lattice.
     """
     altitudes = config.geometry.altitudes
     altitude = config.experiment.baselines.coverage.altitude
@@ -218,12 +218,12 @@ def _check_learning_rates(config: Config) -> None:
 
 def _check_keys_of_algorithm(config: Config) -> None:
     algorithm = config.experiment.algorithm
-    if algorithm not in ALGORITHMS:  # a custom algorithm may read any key
+    if algorithm not in ALGORITHMS:  # custom algorithms may read any key
         return
-    for key, readers in KNOWN_TO.items():
-        value, usual = (getattr(section, key) for section in (config.learning, LearningConfig()))
-        if algorithm not in readers and value != usual:
+    for key, readers in KEY_READERS.items():
+        value, default = (getattr(section, key) for section in (config.learning, LearningConfig()))
+        if algorithm not in readers and value != default:
             raise ValueError(
                 f"learning.{key} {str(value).lower()} has no effect on {algorithm}, only on "
-                f"{' and '.join(readers)}; leave it at {str(usual).lower()}"
+                f"{' and '.join(readers)}; leave it at {str(default).lower()}"
             )

@@ -1,6 +1,6 @@
-"""Parts of a params file: names of built-in ones, and loading by dotted path.
+"""Registry of built-in components, and loading of custom ones by dotted path.
 
-A new built-in part is its file and one line here.
+To add a built-in component, add its file and one line here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ALGORITHMS = {
     "mappo": "marl_framework.algorithms.ppo.MAPPO",
 }
 
-KNOWN_TO = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
-"""Keys of `learning` that only some of these algorithms read."""
+KEY_READERS = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
+"""Keys of `learning` that not all algorithms read, with the algorithms that do."""
 
 _PPO: dict[str, Any] = {"learning.clip_ratio": 0.2}
 ALGORITHM_DEFAULTS = {"ippo": _PPO, "mappo": _PPO}
-"""Values that these algorithms cannot do without, for keys that are null or absent."""
+"""Per-algorithm defaults for required keys that are null or absent."""
 
 NETWORKS = {
     "cnn": "marl_framework.networks.convolutional.ConvolutionalNetwork",
@@ -59,34 +59,37 @@ PLANNERS = {
 }
 
 LEARNED = "learned"
-"""Policy name of the trained team."""
+"""Planner name of the trained team."""
 PLANNER_NAMES = (LEARNED, *PLANNERS)
 
 
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
-    """Return the class or function of a dotted path, `module.name`.
+    """Import the class or function at a dotted path, `module.name`.
 
     Args:
-        path: dotted path; its module is found as `import` does.
-        key: key or option that names it, for messages.
-        parameters: names of the arguments that it must accept.
+        path: dotted path; its module is located as by `import`.
+        key: key or option to cite in error messages.
+        parameters: names of the arguments that the part must accept.
 
     Raises:
-        ConfigError: it does not exist, cannot be imported, or cannot be called with these.
+        ConfigError: the part does not exist, or cannot be imported or called with `parameters`.
     """
     module_name, _, name = path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a custom module can raise anything when it is imported
+    except Exception as error:  # importing a custom module can raise anything
         problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            problem = f"there is no module {missing}; start in its folder, or add it to PYTHONPATH"
+            problem = (
+                f"there is no module {missing}; run from the folder that contains it, or add that "
+                "folder to PYTHONPATH"
+            )
         raise ConfigError(f"{key}: {path}: {problem}") from error
     part = getattr(module, name, None)
     if part is None:
         nearest = difflib.get_close_matches(name, vars(module), 1, 0)
-        hint = f"; the nearest name there is {nearest[0]}" if nearest else ""
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(f"{key}: {path}: module {module_name} has no {name}{hint}")
     if not callable(part):
         raise ConfigError(f"{key}: {path}: must be a class or a function, not {part!r:.60}")
@@ -95,6 +98,6 @@ def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     except TypeError:
         called = f"{name}({', '.join(parameters)})"
         raise ConfigError(f"{key}: {path}: must be callable as {called}") from None
-    except ValueError:  # a built-in without a signature
+    except ValueError:  # built-in function without a signature
         pass
     return part

@@ -1,6 +1,6 @@
 """Base class and value types of the configuration sections.
 
-Every number has a largest value, to find typing errors. Texts are one printable line.
+Numbers have upper limits, to detect typing errors. Texts are one printable line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _must(accept: Callable[[Any], object], otherwise: str) -> AfterValidator:
-    """Return a check that raises a ValueError for values that are not accepted."""
+def _must(accept: Callable[[Any], object], expectation: str) -> AfterValidator:
+    """Return a validator that raises a ValueError unless a value is accepted."""
 
     def check(value: Any) -> Any:
         if not accept(value):
-            raise ValueError(f"must be {otherwise}")
+            raise ValueError(f"must be {expectation}")
         return value
 
     return AfterValidator(check)
@@ -46,7 +46,7 @@ _is_dotted = re.compile(rf"({_NAME}\.)+{_NAME}").fullmatch
 
 
 def _one_of_or_custom(*names: str) -> AfterValidator:
-    """Return a check that a text is one of some names, or a dotted path."""
+    """Return a validator for one of the names, or a dotted path."""
     known = ", ".join(map(repr, names))
     return _must(
         lambda text: text in names or _is_dotted(text),
@@ -74,25 +74,25 @@ Drawn = Annotated[
     | Annotated[tuple[T, ...], Field(min_length=1, max_length=1000), Tag(LIST)],
     Discriminator(_form),
 ]
-"""One value for all missions, or a list that each mission draws from."""
+"""One value for all missions, or a list from which each mission draws a value."""
 
 
 def choices(value: T | tuple[T, ...]) -> tuple[T, ...]:
-    """Return the values that missions draw a `Drawn` key from."""
+    """Return the values of a `Drawn` key as a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
 PRETRAINED_PREDICTOR = "pretrained:predictor"
-"""Map predictor that comes with the library."""
+"""Map predictor included in the library."""
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-# The limits are those of mission.belief.PROBABILITY_FLOOR.
+# The limits follow mission.belief.PROBABILITY_FLOOR.
 Probability = Annotated[
     float,
     Field(gt=0, lt=1),
-    _must(lambda p: 1e-4 <= p <= 1 - 1e-4, "0.0001 to 0.9999, where beliefs are kept"),
+    _must(lambda p: 1e-4 <= p <= 1 - 1e-4, "0.0001 to 0.9999, the range of beliefs"),
 ]
 Noise = Annotated[float, Field(gt=0, lt=0.5)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -122,9 +122,9 @@ Text = Annotated[
     _must(str.isprintable, "one line of printable text"),
 ]
 Key = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-"""Name of a thing in a file, or its number."""
+"""Name or number of an entry in a file."""
 Predictor = Annotated[Text, BeforeValidator(lambda value: value or PRETRAINED_PREDICTOR)]
-"""Run folder or checkpoint of a map predictor; null = the library's."""
+"""Run folder or checkpoint of a map predictor; null = the included one."""
 Name = Annotated[str, Field(max_length=1000)]
 DottedPath = Annotated[Name, _must(_is_dotted, "a dotted path such as my_module.name")]
 TerrainKind = Annotated[Name, _one_of_or_custom(*TERRAINS, "mixed")]

@@ -1,4 +1,4 @@
-"""YAML as plain data: no aliases, no key twice, floats as in YAML 1.2."""
+"""YAML as plain data: no aliases, no duplicate keys, floats as in YAML 1.2."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from marl_framework.config.messages import show
 
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", _FLOAT_TAG)
-# PyYAML follows YAML 1.1, where a number with an exponent needs a point and a sign: 1.0e-5.
+# PyYAML follows YAML 1.1: a number with an exponent requires a point and a sign, as in 1.0e-5.
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$")
-# 014 is twelve in YAML 1.1 and fourteen in 1.2; 1:30 is ninety in 1.1 and a text in 1.2.
+# 014 is 12 in YAML 1.1 and 14 in YAML 1.2; 1:30 is 90 in YAML 1.1 and text in YAML 1.2.
 _AMBIGUOUS = re.compile(r"[-+]?0[0-9_]+$|.*:")
 
 
@@ -27,10 +27,10 @@ def _error(problem: str, where: Any) -> ConstructorError:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, which can make a small file huge, and values that are easily misread."""
+    """Loader that rejects aliases (they can expand a file enormously) and ambiguous values."""
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        stream: Any = self  # the stubs leave the parser's methods untyped
+        stream: Any = self  # the stubs have no types for the parser's methods
         event = stream.peek_event()
         if isinstance(event, yaml.AliasEvent):
             raise _error(f"aliases (*{event.anchor}) are not allowed", event)
@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         if node.tag in _NUMBER_TAGS and _AMBIGUOUS.match(node.value):
-            problem = f"the number {show(node.value)} can be read in two ways; write it in full"
+            problem = f"the number {show(node.value)} is ambiguous; write it in full"
             raise _error(problem, node)
         try:
             return super().construct_object(node, deep)
@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
             raise _error(f"the value {show(node.value)} cannot be read", node) from error
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        mapping = super().construct_mapping(node, deep)  # refuses unhashable keys
+        mapping = super().construct_mapping(node, deep)  # rejects unhashable keys
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -57,7 +57,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no aliases, and quotes texts that look like the loader's floats."""
+    """Dumper that writes no aliases and quotes texts that look like floats."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -68,10 +68,10 @@ for _class in (_Loader, _Dumper):
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Return the plain data of one YAML document; `source` is its file or override.
+    """Parse one YAML document into plain data; `source` is the file or override.
 
     Raises:
-        ConfigError: names the source and the line of the first error.
+        ConfigError: the text is invalid; the message names the source and the line.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
@@ -83,7 +83,7 @@ def parse_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
         problem = error.problem or "cannot be parsed"
-        if problem.startswith("but "):  # the first half of the sentence is the context
+        if problem.startswith("but "):  # the context is the first half of the sentence
             problem = f"{error.context}, {problem}"
         broken = "" if isinstance(error, ConstructorError) else "broken YAML: "
         raise ConfigError(f"{source}: {line}{broken}{problem}") from None
@@ -92,5 +92,5 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def format_yaml(data: Any) -> str:
-    """Return a YAML text that `parse_yaml` reads back to equal data."""
+    """Format data as YAML text that `parse_yaml` reads back to equal data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
