@@ -1,9 +1,9 @@
-"""Contract of policies: choices of actions, advantages, losses and their gradients.
+"""Kernel operators for policies: action sampling, advantages, losses and their gradients.
 
-The plain versions are those of `algorithms`; autograd finds their gradients, which the kernels
-write themselves. B transitions with A actions. Tensors are contiguous, and float32 unless said
-otherwise. The `meta` device, fake tensors and `torch.compile` see the results of these operators of
-`torch.library` without running them.
+The plain versions are in `algorithms`, with gradients from autograd; the kernels compute gradients
+themselves. There are B transitions with A actions. Tensors are contiguous, and float32 unless noted
+otherwise. As `torch.library` operators with fake implementations, they support the `meta` device,
+fake tensors and `torch.compile`.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ KERNELS = {
     "descent_rule": Kernel("algorithms.optimisers.step_rule", triton="descent_rule"),
 }
 TINY = torch.finfo(torch.float32).tiny
-"""Smallest normal float32: the least argument of logarithms."""
+"""Smallest normal float32; arguments of logarithms are clamped to it."""
 NORM_FLOOR = 1e-6
-"""Added to the gradient norm before it is compared with the maximum."""
+"""Constant added to the gradient norm before comparison with the maximum."""
 BLOCK, MISSIONS = 128, 16
-"""Transitions of a program, and missions of one that chooses actions."""
+"""Transitions per program of the losses, and missions per program of `choose`."""
 
 
 class Sizes(NamedTuple):
-    """Constants that kernels are compiled for."""
+    """Compile-time constants of the loss kernels."""
 
     A: int
     BLOCK_A: int
     returns: bool = False
     weights: bool = False
-    """Whether the optional tensors are given."""
+    """Whether the optional tensors `returns` and `weights` are given."""
     entropy: float = 0.0
     clip: float = 0.0
     BLOCK: int = BLOCK
 
 
 class Choice(NamedTuple):
-    """Arguments of E missions of N UAVs on a lattice of X × Y × Z."""
+    """Arguments of `choose_actions`: E missions, N UAVs, a lattice of X × Y × Z positions."""
 
     logits: Tensor
-    """[E, N, A] float32."""
+    """Policy logits, [E, N, A] float32."""
     uniform: Tensor
-    """Draws in [0, 1), [E, N, A] float32."""
+    """Uniform draws in [0, 1), [E, N, A] float32."""
     epsilon: Tensor
     """Floor of the policy, [] float64."""
     positions: Tensor
     """Lattice indices, [E, N, 3] int64."""
     moves: Tensor
-    """See `MissionState.moves`, [E, X, Y, Z, A] bool; missions may share one table."""
+    """`MissionState.moves`, [E, X, Y, Z, A] bool; missions may share one table."""
     active: Tensor
-    """UAVs that fly, [E, N] bool; the others take no cell."""
+    """Active UAVs, [E, N] bool; inactive UAVs occupy no cell."""
     offsets: Tensor
-    """Steps of the actions, [A, 3] int64."""
+    """Lattice steps of the actions, [A, 3] int64."""
     actions: Tensor
-    """[E, N] int64, written."""
+    """Chosen actions, [E, N] int64, written."""
     masks: Tensor
     """Allowed actions, [E, N, A] bool, written."""
     probabilities: Tensor
-    """Policy, [E, N, A] float32, written."""
+    """Probabilities of the policy, [E, N, A] float32, written."""
 
 
 ChoiceSizes = namedtuple("ChoiceSizes", "Y Z N A BLOCK_N BLOCK_A")
-"""Constants that `choose` is compiled for."""
+"""Compile-time constants of `choose`."""
 
 
 @torch.library.custom_op(
@@ -90,7 +90,7 @@ def choose_actions(
     masks: Tensor,
     probabilities: Tensor,
 ) -> None:
-    """Draw the UAVs' actions one after the other, each under its mask; see `Choice`."""
+    """Sample the UAVs' actions in order, each under its mask; for arguments see `Choice`."""
     given = logits, uniform, epsilon, positions, moves, active, offsets
     choice = Choice(*given, actions, masks, probabilities)
     check_contiguous(*choice._replace(moves=moves[0]))
@@ -103,7 +103,7 @@ def choose_actions(
 
 @choose_actions.register_fake
 def _(*arguments: Any) -> None:
-    """Only the mutated arguments come out."""
+    """Return nothing; results are in the mutated arguments."""
 
 
 @torch.library.custom_op("marl_framework::policy_advantages", mutates_args=())
@@ -118,16 +118,16 @@ def policy_advantages(
     """Return the policy [B, A] and the advantages of the actions taken [B].
 
     Args:
-        logits: of the actor, [B, A].
+        logits: logits of the actor, [B, A].
         masks: allowed actions, [B, A] bool.
         epsilon: floor of the policy, [] float64.
         values: Q(s, ·), [B, A].
-        actions: taken, [B] int64.
-        returns: of the actions taken, [B]; None = their values.
+        actions: actions taken, [B] int64.
+        returns: returns of the actions taken, [B]; None = use their values Q(s, a).
     """
     probabilities, advantages = torch.empty_like(logits), logits.new_empty(len(logits))
-    given = actions if returns is None else returns
-    inputs = logits, masks, epsilon, values, actions, given, probabilities, advantages
+    credit = actions if returns is None else returns  # a placeholder if there are no returns
+    inputs = logits, masks, epsilon, values, actions, credit, probabilities, advantages
     _launch("advantages", inputs, returns=returns is not None)
     return probabilities, advantages
 
@@ -144,40 +144,40 @@ def actor_gradient(
     entropy_coefficient: float,
     clip_ratio: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the actor's loss by the logits [B, A], and parts of the loss.
+    """Return the gradient of the actor's loss by the logits [B, A], and terms of the loss.
 
-    The first four arguments are those of `policy_advantages`, `advantages` [B] its result. `old` is
-    the policy when the actions were taken, [B, A], `weights` are those of transitions, [B] (None =
-    all the same). A `clip_ratio` of 0 clips nothing.
+    The first four arguments are as in `policy_advantages`; `advantages` [B] are its result. `old`
+    is the policy when the actions were taken, [B, A]. `weights` are the transitions' weights, [B]
+    (None = equal weights). A `clip_ratio` of 0 disables clipping. The terms sum to the loss.
     """
-    gradient, parts = torch.empty_like(logits), _parts(logits)
-    counts = advantages if weights is None else weights
-    inputs = logits, masks, epsilon, actions, advantages, old, counts, gradient, parts
+    gradient, terms = torch.empty_like(logits), _empty_terms(logits)
+    given = advantages if weights is None else weights
+    inputs = logits, masks, epsilon, actions, advantages, old, given, gradient, terms
     constants = {"entropy": entropy_coefficient, "clip": clip_ratio}
     _launch("actor_loss", inputs, weights=weights is not None, **constants)
-    return gradient, parts
+    return gradient, terms
 
 
 @torch.library.custom_op("marl_framework::critic_gradient", mutates_args=())
 def critic_gradient(
     values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the critic's loss by the values [B, A], and parts of the loss.
+    """Return the gradient of the critic's loss by the values [B, A], and terms of the loss.
 
-    `targets` are [B]; the other arguments are those of `policy_advantages` and `actor_gradient`.
+    `targets` are [B]; the other arguments are as in `policy_advantages` and `actor_gradient`.
     """
-    gradient, parts = torch.empty_like(values), _parts(values)
-    counts = targets if weights is None else weights
-    inputs = values, actions, targets, counts, gradient, parts
+    gradient, terms = torch.empty_like(values), _empty_terms(values)
+    given = targets if weights is None else weights
+    inputs = values, actions, targets, given, gradient, terms
     _launch("critic_loss", inputs, weights=weights is not None)
-    return gradient, parts
+    return gradient, terms
 
 
 @torch.library.custom_op("marl_framework::descent_rule", mutates_args=())
 def descent_rule(
     loss: Tensor, norm: Tensor, halted: Tensor | None, maximum_norm: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the divisor of gradients, 1 to skip the step else 0, and 1 if numbers are bad else 0.
+    """Return the gradients' divisor, 1 to skip the step, and 1 if loss or norm is not finite.
 
     All are scalars. The step is also skipped if `halted` is given and above 0.
     """
@@ -196,7 +196,7 @@ def _(logits: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 @actor_gradient.register_fake
 @critic_gradient.register_fake
 def _(outputs: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(outputs), _parts(outputs)
+    return torch.empty_like(outputs), _empty_terms(outputs)
 
 
 @descent_rule.register_fake
@@ -204,12 +204,12 @@ def _(loss: Tensor, norm: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tens
     return torch.empty_like(norm), torch.empty_like(norm), torch.empty_like(norm)
 
 
-def _parts(outputs: Tensor) -> Tensor:
+def _empty_terms(outputs: Tensor) -> Tensor:
     return outputs.new_empty(-(-len(outputs) // BLOCK))
 
 
 def _launch(name: str, tensors: tuple[Tensor, ...], **flags: Any) -> None:
-    """Launch a kernel for B transitions; the first tensor, of a network, is [B, A]."""
+    """Launch a kernel for B transitions; the first tensor is a network's output [B, A]."""
     check_contiguous(*tensors)
     number, actions = tensors[0].shape
     sizes, programs = Sizes(actions, block(actions), **flags), (-(-number // BLOCK),)

@@ -1,7 +1,7 @@
-"""Choices of actions, losses and their gradients in Triton; see `policies`.
+"""Action sampling, losses and their gradients in Triton; see `policies`.
 
-Of losses, one program serves a block of B transitions. There are no atomic sums: each program
-leaves a part of the loss. Booleans come as int8.
+One program of a loss kernel processes a block of transitions. There are no atomic sums: each
+program writes one term of the loss. Booleans are passed as int8.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MISSIONS = tl.constexpr(MISSIONS)
 
 @triton.jit
 def _log(p):
-    """Logarithm that is finite everywhere, except of NaN."""
+    """Return a logarithm that is finite, except for NaN."""
     return tl.log(_at_least(p, _TINY))
 
 
 @triton.jit
 def _at_least(value, limit):
-    """Maximum that keeps NaN, so that an update with it is skipped."""
+    """Return the maximum; propagate NaN, so that the update is skipped."""
     return tl.maximum(value, limit, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def policy(logits, allowed, epsilon, at, inside):
-    """Return the policy, the softmax in it, and the softmax' share of it."""
+    """Return the policy, its softmax, and the share of the softmax in the policy."""
     logit = tl.where(allowed, tl.load(logits + at, mask=inside, other=0.0), -float("inf"))
     power = tl.exp(logit - tl.max(logit, 1)[:, None])
     softmax = power / tl.sum(power, 1)[:, None]
@@ -42,7 +42,7 @@ def policy(logits, allowed, epsilon, at, inside):
 
 @triton.jit
 def choose(c, stride, E, S: tl.constexpr):
-    """See `policies.choose_actions`; tables of moves lie `stride` apart, 0 if shared."""
+    """See `policies.choose_actions`; `stride` between the missions' tables, 0 if shared."""
     missions = tl.program_id(0).to(tl.int64) * _MISSIONS + tl.arange(0, _MISSIONS)
     flown = missions < E
     a, uavs = tl.arange(0, S.BLOCK_A), tl.arange(0, S.BLOCK_N)[None, :]
@@ -58,12 +58,12 @@ def choose(c, stride, E, S: tl.constexpr):
         z = tl.load(c.positions + uav * 3 + 2, mask=flown, other=0)
         inside = flown[:, None] & known[None, :]
         way = c.moves + (missions * stride + ((x * S.Y + y) * S.Z + z) * S.A)[:, None] + a[None, :]
-        # Missions beyond the last one may do all, so that no number there is infinite.
+        # Beyond the last mission all actions are allowed, so that all numbers are finite.
         allowed = (tl.load(way, mask=inside, other=1) != 0) & known[None, :]
         goal = (x.to(tl.int32)[:, None] + dx) * S.Y + y.to(tl.int32)[:, None] + dy
         for j in range(i):
             cell = tl.max(tl.where(uavs == j, taken, -1), 1)[:, None]
-            # The action that stays where all lead into cells that are taken.
+            # The action that remains allowed if all actions lead into occupied cells.
             last = tl.max(tl.where(allowed, a[None, :], -1), 1)[:, None]
             free = allowed & (goal != cell)
             blocked = tl.max(free.to(tl.int32), 1)[:, None] == 0
@@ -72,7 +72,7 @@ def choose(c, stride, E, S: tl.constexpr):
         p, _, _ = policy(c.logits, allowed, c.epsilon, at, inside)
         drawn = tl.load(c.uniform + at, mask=inside, other=0.5)
         race = p / -tl.log(tl.maximum(drawn, _TINY))
-        # Logits that are not finite make it NaN; they must not lead off the lattice.
+        # Non-finite logits give NaN; the action must nevertheless stay on the lattice.
         race = tl.where(allowed, tl.where(race == race, race, 0.0), -1.0)
         action = tl.argmax(race, 1)
         reached = tl.max(tl.where(a[None, :] == action[:, None], goal, -1), 1)[:, None]
@@ -85,7 +85,7 @@ def choose(c, stride, E, S: tl.constexpr):
 
 @triton.jit
 def _block(B, S: tl.constexpr):
-    """Return a program's transitions, which of them are known, and their actions' places."""
+    """Return a program's transitions, their validity, and the indices of their actions."""
     rows, a = tl.program_id(0).to(tl.int64) * S.BLOCK + tl.arange(0, S.BLOCK), _actions(S)
     known = rows < B
     return rows, known, rows[:, None] * S.A + a, known[:, None] & (a < S.A)
@@ -98,7 +98,7 @@ def _actions(S: tl.constexpr):
 
 @triton.jit
 def _allowed(masks, at, inside):
-    """Return allowed actions; all beyond the last transition, so that no row divides by 0."""
+    """Return allowed actions; beyond the last transition all, to avoid a division by 0."""
     allowed = tl.load(masks + at, mask=inside, other=0) != 0
     return allowed | (tl.max(allowed.to(tl.int32), 1) == 0)[:, None]
 
@@ -107,27 +107,27 @@ def _allowed(masks, at, inside):
 def advantages(
     logits, masks, epsilon, values, actions, returns, probabilities, taken, B, S: tl.constexpr
 ):
-    """See `policies.policy_advantages`; `taken` are the advantages, written."""
+    """See `policies.policy_advantages`; the advantages are written into `taken`."""
     rows, known, at, inside = _block(B, S)
     p, _, _ = policy(logits, _allowed(masks, at, inside), epsilon, at, inside)
     value = tl.load(values + at, mask=inside, other=0.0)
     if S.returns:
-        gained = tl.load(returns + rows, mask=known, other=0.0)
+        credit = tl.load(returns + rows, mask=known, other=0.0)
     else:
-        gained = tl.load(
+        credit = tl.load(
             values + rows * S.A + tl.load(actions + rows, mask=known, other=0),
             mask=known,
             other=0.0,
         )
     tl.store(probabilities + at, p, mask=inside)
-    tl.store(taken + rows, gained - tl.sum(p * value, 1), mask=known)
+    tl.store(taken + rows, credit - tl.sum(p * value, 1), mask=known)
 
 
 @triton.jit
 def actor_loss(
-    logits, masks, epsilon, actions, advantages, old, weights, gradient, parts, B, S: tl.constexpr
+    logits, masks, epsilon, actions, advantages, old, weights, gradient, terms, B, S: tl.constexpr
 ):
-    """See `policies.actor_gradient`; one of `parts` for each program."""
+    """See `policies.actor_gradient`; each program writes one entry of `terms`."""
     rows, known, at, inside = _block(B, S)
     p, softmax, share = policy(logits, _allowed(masks, at, inside), epsilon, at, inside)
     action = tl.load(actions + rows, mask=known, other=0)
@@ -146,20 +146,20 @@ def actor_loss(
     slopes = tl.where(taken, slope[:, None], 0.0)
     if S.entropy > 0:
         loss += S.entropy * tl.sum(p * _log(p), 1)
-        slopes += S.entropy * _log(p)  # up to a constant, which the softmax takes out
+        slopes += S.entropy * _log(p)  # up to a constant, which the softmax cancels
     if S.weights:
         counts = tl.load(weights + rows, mask=known, other=0.0)
         loss *= counts
-        counted = (counts != 0)[:, None]  # a slope may be infinite, and that times 0 no number
+        counted = (counts != 0)[:, None]  # avoids infinity times 0
         slopes = tl.where(counted, slopes * counts[:, None], 0.0)
     mean = tl.sum(slopes * softmax, 1)[:, None]
     tl.store(gradient + at, share * softmax * (slopes - mean) / B, mask=inside)
-    tl.store(parts + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
+    tl.store(terms + tl.program_id(0), tl.sum(tl.where(known, loss, 0.0), 0) / B)
 
 
 @triton.jit
-def critic_loss(values, actions, targets, weights, gradient, parts, B, S: tl.constexpr):
-    """See `policies.critic_gradient`; one of `parts` for each program."""
+def critic_loss(values, actions, targets, weights, gradient, terms, B, S: tl.constexpr):
+    """See `policies.critic_gradient`; each program writes one entry of `terms`."""
     rows, known, at, inside = _block(B, S)
     action = tl.load(actions + rows, mask=known, other=0)
     value = tl.load(values + rows * S.A + action, mask=known, other=0.0)
@@ -172,7 +172,7 @@ def critic_loss(values, actions, targets, weights, gradient, parts, B, S: tl.con
         loss *= counts
     slopes = tl.where(_actions(S) == action[:, None], slope[:, None], 0.0)
     tl.store(gradient + at, slopes, mask=inside)
-    tl.store(parts + tl.program_id(0), tl.sum(loss, 0) / B)
+    tl.store(terms + tl.program_id(0), tl.sum(loss, 0) / B)
 
 
 @triton.jit
