@@ -187,7 +187,7 @@ BAD = [
     (REWARD, "low", "low"),
     (REWARD, f"{MODULE}.high", "high"),
     (REWARD, f"{MODULE}.Westward", "Westward(state, actions, utility)"),
-    (REWARD, f"{MODULE}.scalar", "[4], got []"),
+    (REWARD, f"{MODULE}.scalar", "[4]"),
     (TYPE, "dqn", "'learned'"),
     (TYPE, f"{MODULE}.Eastward", "Eastward"),
     (TYPE, f"{MODULE}.Nothing", "act(state, generator)"),
@@ -210,7 +210,7 @@ def test_a_reward_of_the_wrong_shape_is_refused_where_it_is_paid() -> None:
     env = world("split", function=f"{MODULE}.scalar")
     state = env.reset(env.draw_reset())
     actions = random_actions(env, state, env.generator)
-    with pytest.raises(ConfigError, match=r"^experiment\.reward\.function: .*\[8\], got \[\]"):
+    with pytest.raises(ConfigError, match=r"^experiment\.reward\.function: .*\[8\]"):
         env.step(state, actions, env.draw_step())
 
 

@@ -192,7 +192,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (site / "reference" / "missions" / "index.html").read_text(encoding="utf-8")
     assert 'id="marl_framework.mission.environment.MissionEnvironment.step"' in page
-    assert "Move all UAVs, measure, reward, communicate" in page
+    assert "Move all UAVs" in page  # its docstring
 
 
 def test_the_reference_has_every_public_name_once() -> None:
