@@ -39,7 +39,7 @@ class ValueNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Add the targets of a training step, weighted as in `mean_of`, if all are finite."""
+        """Update the moments with finite targets of a step, weighted as in `mean_of`."""
         exact = targets.double()
         moments = (mean_of(exact, weights), mean_of(exact.square(), weights))
         new = mean_over_ranks(torch.stack(moments))
@@ -68,8 +68,8 @@ class ValueNormalizer(nn.Module):
 class PPO(StateValues):
     """Proximal policy optimisation of an actor and a critic V(s) (Schulman et al. 2017).
 
-    Targets and advantages use the critic before its updates. The advantage is the generalised
-    advantage estimate (Schulman et al. 2016): TD(λ) return minus V(s).
+    Targets and advantages are computed with the critic as it is before its updates. The advantage
+    is the generalised advantage estimate (Schulman et al. 2016): TD(λ) return minus V(s).
 
     Raises:
         ConfigError: `learning.clip_ratio` is 0.

@@ -28,7 +28,10 @@ def action_offsets(num_actions: int) -> list[tuple[int, int, int]]:
 
 
 def action_costs(config: Config) -> list[float]:
-    """Return the cost of each action, with its reading; raise ConfigError if unaffordable."""
+    """Return the cost of each action, including the reading after it.
+
+    Raises ConfigError if the most expensive action exceeds a cost limit, or all costs are 0.
+    """
     constraints = config.experiment.constraints
     cost, spacing = constraints.cost, constraints.spacing
     costs = []
@@ -36,16 +39,16 @@ def action_costs(config: Config) -> list[float]:
         vertical = dz * (cost.climb if dz > 0 else -cost.descent)
         metres = spacing * (math.hypot(dx, dy) * cost.horizontal + vertical)
         costs.append(metres + cost.reading)
-    dearest, least = max(costs), min(config.missions.cost_limits)
-    if least < dearest:
+    highest_cost, lowest_limit = max(costs), min(config.missions.cost_limits)
+    if lowest_limit < highest_cost:
         raise ConfigError(
-            f"experiment.constraints.cost.limit: {least:g} is below {dearest:g}, the cost of the "
-            "most expensive move; raise the limit or lower the costs"
+            f"experiment.constraints.cost.limit: {lowest_limit:g} is below {highest_cost:g}, "
+            "the cost of the most expensive move; raise the limit or lower the costs"
         )
-    if config.missions.has_cost and dearest == 0:
+    if config.missions.has_cost and highest_cost == 0:
         raise ConfigError(
-            "experiment.constraints.cost: all costs are 0; set horizontal, climb, descent or "
-            "reading, or limit: null"
+            "experiment.constraints.cost: all costs are 0; make horizontal, climb, descent "
+            "or reading positive, or remove the limit with limit: null"
         )
     return costs
 
@@ -76,7 +79,7 @@ class Lattice:
         costs = action_costs(config)
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
         # Sums of floats are inexact: a cost may exceed the remaining budget by this tolerance.
-        self._rounding = 1e-9 * max(config.missions.cost_limits)
+        self._tolerance = 1e-9 * max(config.missions.cost_limits)
         level = [
             c for (*planar, dz), c in zip(steps, costs, strict=True) if dz == 0 and any(planar)
         ]
@@ -112,7 +115,7 @@ class Lattice:
         return self.destinations(positions).clamp(min=0).minimum(self._size - 1)
 
     def boundary_mask(self, positions: Tensor) -> Tensor:
-        """Return whether each action stays on the lattice and moves, [..., A] bool."""
+        """Return whether each action leads to another position on the lattice, [..., A] bool."""
         goal = self.destinations(positions)
         return ((goal >= 0) & (goal < self._size)).all(-1) & self._moves
 
@@ -122,14 +125,21 @@ class Lattice:
         return self.boundary_mask(torch.cartesian_prod(*along).view(*self.shape, 3))
 
     def open_share(self, moves: Tensor) -> Tensor:
-        """Return the share of open moves [..., X, Y, Z, A] at each (x, y), [..., X, Y] float32."""
+        """Return the fraction of moves on the lattice that are open at each (x, y).
+
+        Args:
+            moves: open moves at each position, [..., X, Y, Z, A].
+
+        Returns:
+            Fractions [..., X, Y] float32.
+        """
         return moves.sum((-2, -1)).to(torch.float32) / self.table().sum((-2, -1))
 
     def allowed(self, positions: Tensor, moves: Tensor) -> Tensor:
         """Look up the allowed actions at positions, [B, …, A] bool.
 
         Args:
-            positions: lattice indices, [B, …, 3]; B / E consecutive rows belong to each mission.
+            positions: lattice indices, [B, …, 3]; rows are grouped by mission, B / E rows each.
             moves: allowed actions at each position, [E, X, Y, Z, A]; see `MissionState.moves`.
         """
         x, y, z = positions.unbind(-1)
@@ -139,23 +149,24 @@ class Lattice:
     def options(self, state: MissionState) -> Tensor:
         """Return the actions allowed for each UAV now, [E, N, A] bool.
 
-        Actions that an active UAV cannot afford are masked. For inactive UAVs costs are ignored,
-        because an empty mask has no action probabilities.
+        Actions that an active UAV cannot afford are not allowed. Costs are ignored for inactive
+        UAVs, because without an allowed action there is no policy.
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
-            affordable = self.costs <= state.left.unsqueeze(-1) + self._rounding
+            affordable = self.costs <= state.left.unsqueeze(-1) + self._tolerance
             allowed = allowed & (affordable | ~state.active.unsqueeze(-1))
         return allowed
 
-    def level_moves(self, left: Tensor) -> Tensor | None:
-        """Return how many level moves the remaining budget allows, at least 1, int64.
+    def level_moves(self, remaining: Tensor) -> Tensor | None:
+        """Return the number of horizontal moves that the remaining budget allows, at least 1.
 
-        None without limits. Planners use the number as horizon and replan after every move.
+        None if costs are not limited. Planners use the number as their horizon and replan after
+        every move.
         """
         if not self._has_cost:
             return None
-        return ((left + self._rounding) / self._level_cost).clamp(1, 2**20).long()
+        return ((remaining + self._tolerance) / self._level_cost).clamp(1, 2**20).long()
 
     def move(self, positions: Tensor, actions: Tensor) -> Tensor:
         """Return the positions [E, N, 3] after `actions` [E, N]."""
@@ -208,12 +219,13 @@ class Lattice:
     ) -> Tensor:
         """Return start positions [E, N, 3] at the highest altitude.
 
-        UAV ids beyond a smaller team are inactive and placed at the start of the first UAV.
+        In missions with fewer than N UAVs the other UAVs are inactive and placed at the start of
+        the first one.
 
         Args:
             keys: uniform draws in [0, 1), [E, X·Y]. Random starts use the cells with the N largest
-                keys, all distinct; published starts may share cells.
-            sizes: number of UAVs in each mission, [E] int64; None for N.
+                keys, all distinct; with `start: published` UAVs may share a cell.
+            sizes: number of UAVs in each mission, [E] int64; None if all have N.
             moves: open moves, [E, X, Y, Z, A]; random starts have at least one open move.
         """
         if moves is not None:
@@ -225,7 +237,7 @@ class Lattice:
         else:
             if self._starts == "published":
                 cells = (keys[:, : self._n_agents].double() * keys.shape[1]).long()
-                cells[:, 0] = (self.shape[0] - 1) // 2 * self.shape[1]  # (25 m, 0) of 50 m
+                cells[:, 0] = (self.shape[0] - 1) // 2 * self.shape[1]  # (25 m, 0 m) in 50 m x 50 m
             else:
                 cells = keys.topk(self._n_agents, dim=1).indices
             planar = torch.stack((cells // self.shape[1], cells % self.shape[1]), dim=-1)
@@ -248,7 +260,7 @@ class Lattice:
         cells = [*corners, *((u[i], v[j]) for i, j in inner)][:n_agents]
         if len(set(cells)) < len(cells):
             raise ConfigError(
-                f"experiment.missions.start: corners has fewer than {n_agents} distinct cells on a "
+                f"experiment.missions.start: corners gives fewer than {n_agents} cells on a "
                 f"lattice of {self.shape[0]} x {self.shape[1]}; use start=random or lower n_agents"
             )
         return cells

@@ -91,9 +91,7 @@ class _CheckedPlanner:
         chosen = decision[0].unsqueeze(-1) == codes
         allowed = (chosen & self._lattice.options(state)).any(-1)
         if not (allowed | ~state.active).all():
-            return (
-                "an action does not exist, leaves the lattice, enters a zone or exceeds the budget"
-            )
+            return "an action does not exist, leaves the lattice, enters a zone or is too expensive"
         return None
 
 

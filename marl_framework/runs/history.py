@@ -61,7 +61,7 @@ class History:
         """Return the folder of a run.
 
         Args:
-            text: `name` of a current run, or else of the newest archived one; or `name/time`.
+            text: `name`, the current run or else the newest archived one; or `name/time`.
 
         Raises:
             ConfigError: there is no such run.
@@ -85,7 +85,7 @@ class History:
         """Move a run to the archive; return its new folder, or None if there is no run.
 
         Raises:
-            ConfigError: the run is in training or cannot be moved; nothing was changed.
+            ConfigError: the run is in training or cannot be moved; it stays where it was.
         """
         check_run_name(name)
         source = self.runs / name

@@ -31,7 +31,7 @@ class Outputs(ExitStack):
         config: configuration of the training.
         device: device of the training.
         run: run folder; None on ranks other than 0.
-        first_step: number of training steps made before.
+        first_step: number of training steps already made, when resuming.
         profile: number of training steps to record with torch.profiler.
 
     Attributes:
@@ -69,12 +69,12 @@ class Outputs(ExitStack):
         return self._hardware.summary() if self._hardware else {}
 
     def report(self, step: int, known: Mapping[str, float], fresh: bool, timer: StageTimer) -> None:
-        """Show the progress; with fresh metrics also the time shares of the stages.
+        """Show the progress; if metrics are fresh, show and log the time share of each stage.
 
         Args:
             step: number of training steps made.
             known: latest metrics.
-            fresh: whether metrics were written in this step; the timer then starts an interval.
+            fresh: whether metrics were written in this step; if so, the timer is reset.
             timer: timer of the stages.
         """
         if self._progress is None or self._hardware is None:
