@@ -157,7 +157,7 @@ def apply_gradients(
         bad = ~(loss if scaler.is_enabled() else loss + norm).isfinite()
         scaler.step(optimizer)
     else:
-        norm = _compute_norm([p.grad for p in parameters])
+        norm = gradient_norm([p.grad for p in parameters])
         scale, skip, bad = (rule or step_rule)(loss, norm, halted, maximum_norm)
         vars(optimizer).update(grad_scale=scale.float(), found_inf=skip.float())
         optimizer.step()
@@ -173,7 +173,7 @@ def step_rule(
     return ((norm + NORM_FLOOR) / maximum_norm).clamp(min=1), skip, bad
 
 
-def _compute_norm(gradients: list[Tensor]) -> Tensor:
+def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm over all gradients, by the fastest way on a GPU or a CPU."""
     if gradients[0].device.type != "cpu":
         return nn.utils.get_total_norm(gradients)

@@ -68,7 +68,7 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         tensor.random_(-(2**63), None, generator=generator)
 
     monkeypatch.setattr(environment, "random_words", words)
-    monkeypatch.setattr(optimisers, "_norm", torch.nn.utils.get_total_norm)
+    monkeypatch.setattr(optimisers, "gradient_norm", torch.nn.utils.get_total_norm)
 
 
 def as_operators(config: Config) -> dict[str, Callable[..., Any]]:
