@@ -311,6 +311,8 @@ class ComputeConfig(types.Section):
     """Whether float32 convolutions use TF32 tensor cores, with about three digits (GPU)."""
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
+    convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
+    """Computation of convolutions in trainings on a CPU; auto: the fastest, measured at the start."""
     cuda_graphs: bool = False
     """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False

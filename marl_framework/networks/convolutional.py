@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
 from marl_framework.device import resolve_precision, uses_triton
+from marl_framework.networks.layers import Convolution
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -26,7 +27,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
     x, y = shape
     for kernel in _KERNELS:
         size = (min(kernel, x), min(kernel, y))
-        layers += [nn.Conv2d(channels, width, size), nn.ReLU()]
+        layers += [Convolution(channels, width, size), nn.ReLU()]
         channels, x, y = width, x - size[0] + 1, y - size[1] + 1
     layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
     return nn.Sequential(*layers)

@@ -22,6 +22,7 @@ from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
+from marl_framework.networks.layers import Way, choose_ways, use_ways
 from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -100,6 +101,11 @@ class Trainer(RunTrainer):
             self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
         self._weights_read |= files_read(config)
         self.modules = self.algorithm.modules
+        self._ways: dict[str, list[Way]] = {}
+        if device.type == "cpu" and not made:  # a checkpoint knows the ways of its training
+            choice = config.compute.convolutions
+            ways = choose_ways(self.modules, self.task.sizes, choice, self.algorithm.precision)
+            self._use_ways(self.ranks.broadcast(ways))
         metrics = len(self.task.metric_names)
         self.collector = RolloutCollector(self.task, metrics, graphs, self.algorithm.precision)
         self._planner = LearnedPlanner(self.algorithm.act, self.task.builder, environment.lattice)
@@ -117,8 +123,11 @@ class Trainer(RunTrainer):
         return self.algorithm.training_steps
 
     def notes(self) -> list[str]:
-        """Return a line about the kernels on a GPU; no line on a CPU."""
-        return [describe_windows(self.config, self.device)] if self.device.type == "cuda" else []
+        """Return a line about the kernels on a GPU, or about the convolutions on a CPU."""
+        if self.device.type == "cuda":
+            return [describe_windows(self.config, self.device)]
+        ways = (f"{name} {', '.join(w.value for w in ways)}" for name, ways in self._ways.items())
+        return [f"convolutions: {'; '.join(ways)}"] if self._ways else []
 
     def is_over(self) -> bool:
         """Return whether all training steps are made or `learning.patience` is exhausted."""
@@ -320,6 +329,7 @@ class Trainer(RunTrainer):
         first, *others = self.ranks.gather(mine) + self._absent_streams
         return {
             **self.algorithm.state_dict(),
+            "ways": {name: [way.value for way in ways] for name, ways in self._ways.items()},
             "episodes": self.episodes,
             "best": dict(self.validation.best),
             "evaluations_without_better": self.validation.since_best,
@@ -333,6 +343,9 @@ class Trainer(RunTrainer):
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Load what `own_state` returned."""
+        if self.device.type == "cpu":
+            saved = state.get("ways", {})
+            self._use_ways({name: [Way(value) for value in ways] for name, ways in saved.items()})
         self.algorithm.load_state_dict(state)
         self.episodes = int(state["episodes"])
         self.validation.best = dict(state["best"])
@@ -349,3 +362,9 @@ class Trainer(RunTrainer):
         if rank < len(streams):  # additional ranks keep their fresh stream
             restore_stream(streams[rank], generator, self.device)
         self._absent_streams = streams[self.ranks.count :]
+
+    def _use_ways(self, ways: dict[str, list[Way]]) -> None:
+        """Compute the convolutions of networks in these ways."""
+        self._ways = ways
+        for name, of_network in ways.items():
+            use_ways(self.modules[name], of_network)

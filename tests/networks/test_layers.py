@@ -1,0 +1,126 @@
+"""Ways to compute a convolution: equal outputs and gradients, and the choice among them."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from marl_framework.config.loading import load_config
+from marl_framework.device import autocast
+from marl_framework.networks.layers import (
+    Convolution,
+    Way,
+    choose_ways,
+    convolutions,
+    fastest_ways,
+    use_ways,
+)
+from marl_framework.networks.registry import make_critic
+from marl_framework.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def results(
+    layer: Convolution, maps: Tensor, precision: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Return the output of a layer, and the gradients of weights, bias and maps."""
+    maps = maps.clone().requires_grad_()
+    with autocast(CPU, precision):
+        outputs = layer(maps)
+    weights = torch.linspace(-1, 1, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    wanted = (layer.weight, layer.bias, maps)
+    return [outputs.detach(), *torch.autograd.grad((outputs * weights).sum(), wanted)]
+
+
+@given(
+    rows=st.sampled_from([1, 3, 64, 65]),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    shape=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    kernel=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    way=st.sampled_from([Way.CHANNELS_LAST, Way.PRODUCT]),
+    strided=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_ways_are_the_convolution(rows, channels, shape, kernel, way, strided):
+    kernel = tuple(map(min, kernel, shape))
+    layer = Convolution(*channels, kernel).double()
+    maps = torch.randn(rows, channels[0], *shape, dtype=torch.float64)
+    if strided:
+        maps = maps.contiguous(memory_format=torch.channels_last)
+    expected = results(layer, maps)
+    layer.use(way)
+    for ours, theirs in zip(results(layer, maps), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    layer.use(Way.CONVOLUTION)
+    assert all(map(torch.equal, results(layer, maps), expected))
+
+
+@pytest.mark.parametrize("way", [Way.CHANNELS_LAST, Way.PRODUCT])
+def test_half_precision_rounds_hardly_more_than_the_convolution(way):
+    torch.manual_seed(0)
+    layer, maps = Convolution(32, 32, 4), torch.randn(70, 32, 7, 7)
+    exact = results(layer, maps)
+
+    def errors() -> list[float]:
+        rounded = results(layer, maps, torch.bfloat16)
+        return [float((r - e).norm() / e.norm()) for r, e in zip(rounded, exact, strict=True)]
+
+    convolution = errors()
+    layer.use(way)
+    for ours, theirs in zip(errors(), convolution, strict=True):
+        assert ours < 1.2 * theirs
+
+
+def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
+    config = load_config("params_fast.yaml")
+    networks = {
+        name: make_critic(config.networks, config.compute, config.network_sizes)
+        for name in ("critic", "target_critic")
+    }
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    ways = choose_ways(networks, config.network_sizes, "auto", torch.float32)
+    assert ways["critic"] == ways["target_critic"]
+    assert torch.get_rng_state().equal(before)
+    assert torch.get_num_threads() == threads
+    for name, network in networks.items():
+        assert [layer.way for layer in convolutions(network)] == ways[name]
+        assert not any(layer._forward_pre_hooks for layer in network.modules())
+
+
+def test_small_layers_stay_convolutions():
+    network = nn.Sequential(Convolution(2, 2, 3), Convolution(2, 2, 3))
+    assert fastest_ways(network, torch.ones(4, 2, 7, 7), torch.float32) == [Way.CONVOLUTION] * 2
+
+
+def test_a_network_without_maps_in_memory_has_shapes_in_all_ways():
+    for way in Way:
+        layer = Convolution(3, 5, (4, 4), device="meta")
+        layer.use(way)
+        outputs = layer(torch.empty(2, 3, 6, 7, device="meta", requires_grad=True))
+        assert outputs.shape == (2, 5, 3, 4)
+        outputs.sum().backward()
+        assert layer.weight.grad.shape == layer.weight.shape
+
+
+@pytest.mark.parametrize("way", ["channels_last", "product"])
+def test_a_training_learns_the_same_in_all_ways_and_its_checkpoint_keeps_them(way):
+    sets = ["compute.device=cpu", "compute.precision=float32", "evaluation.interval=0"]
+    states = []
+    for choice in ("convolution", way):
+        config = load_config("params_test.yaml", [*sets, f"compute.convolutions={choice}"])
+        trainer = Trainer(config, CPU)
+        trainer.train(None)
+        states.append(trainer.state_dict())
+    for name in ("actor", "critic"):
+        for key, expected in states[0][name].items():
+            torch.testing.assert_close(states[1][name][key], expected, rtol=1e-2, atol=1e-4)
+    again = Trainer(load_config("params_test.yaml", sets), CPU, made=1)
+    again.load_state_dict(states[1])
+    assert {layer.way for layer in convolutions(again.algorithm.actor)} == {Way(way)}
+
+
+def test_ways_fit_their_network():
+    with pytest.raises(ValueError, match="zip"):
+        use_ways(nn.Sequential(Convolution(1, 1, 1)), [])
