@@ -1,20 +1,26 @@
-"""Network calls of one training step, without the rest, and their floating-point operations."""
+"""The network calls of one training step, made alone, and the matrix products in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.helpers.harness import fastest
 from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.convolutional import place
+from marl_framework.networks.layers import choose_ways
 from marl_framework.networks.registry import make_actor, make_critic
 from marl_framework.stage_timer import StageTimer
+
+_TRIES = 5
 
 
 def flops_of(work: Callable[[], object]) -> int:
@@ -67,6 +73,9 @@ class NetworksAlone:
         plain = config.compute.model_copy(update={"gradient_checkpointing": False})
         self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
         self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
+        networks = {"actor": self._actor, "critic": self._critic}
+        if device.type == "cpu":
+            choose_ways(networks, sizes, plain.convolutions, self._precision)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         shape = (most, sizes.critic_channels, *sizes.shape)
         self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts
@@ -91,6 +100,21 @@ class NetworksAlone:
         """Make all calls once; count floating-point operations (2 per multiply-add)."""
         return flops_of(self.seconds)
 
+    def product_rate(self) -> float:
+        """Return the operations per second of the layers' matrix products on this machine.
+
+        Of the largest batch that learns, each product is made alone: forward, and for the gradients
+        of weights and inputs. It is the faster one of PyTorch's product and a convolution of 1 x 1.
+        """
+        flops, seconds = 0, 0.0
+        rows = max(self.calls.learning)
+        for network, maps in ((self._actor, self._observations), (self._critic, self._states)):
+            for m, k, n in _products(network, maps[:1].float()):
+                for sides in ((rows * m, k, n), (n, rows * m, k), (rows * m, n, k)):
+                    flops += 2 * math.prod(sides)
+                    seconds += product_seconds(*sides, self._precision, self._device)
+        return flops / seconds
+
     def _forward(self, network: nn.Module, maps: Tensor) -> Tensor:
         with autocast(self._device, self._precision):
             outputs: Tensor = network(maps)
@@ -100,3 +124,33 @@ class NetworksAlone:
         network.zero_grad(set_to_none=True)
         outputs = self._forward(network, maps)
         outputs.backward(torch.ones_like(outputs))
+
+
+def _products(network: nn.Module, maps: Tensor) -> list[tuple[int, int, int]]:
+    """Return the sizes (m, k, n) of the forward product of each layer for one input."""
+    sizes: list[tuple[int, int, int]] = []
+
+    def note(layer: nn.Module, _: object, outputs: Tensor) -> None:
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        sizes.append((outputs[0].numel() // len(weight), weight[0].numel(), len(weight)))
+
+    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    with torch.no_grad():
+        network(maps)
+    for hook in hooks:
+        hook.remove()
+    return sizes
+
+
+def product_seconds(m: int, k: int, n: int, precision: torch.dtype, device: torch.device) -> float:
+    """Return the duration of a product of matrices [m, k] and [k, n] in its fastest way [s]."""
+    a, b = (torch.rand(shape, device=device).to(precision) for shape in ((m, k), (k, n)))
+    ways = [lambda: a @ b]
+    parts = next((p for p in (64, 60, 16, 4, 2) if m % p == 0), 0)
+    if parts:
+        maps = a.view(parts, m // parts, 1, k).permute(0, 3, 1, 2)
+        kernels = b.t().reshape(n, k, 1, 1)
+        ways.append(lambda: conv2d(maps, kernels))
+    return min(fastest(way, _TRIES, device) for way in ways)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.helpers import networks_alone
 from benchmarks.helpers.harness import CPU
-from benchmarks.helpers.networks_alone import NetworkCalls, NetworksAlone, flops_of
+from benchmarks.helpers.networks_alone import (
+    NetworkCalls,
+    NetworksAlone,
+    flops_of,
+    product_seconds,
+)
 from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import load_config
 from marl_framework.stage_timer import StageTimer
@@ -63,3 +69,23 @@ def test_operations_of_the_networks(config):
         + sum(calls.learning) * learned
     )
     assert alone.flops() == 2 * expected
+
+
+def test_products_are_those_of_the_layers(config, monkeypatch):
+    """Each layer makes three products; together they take three times its forward operations."""
+    sizes, made = config.network_sizes, []
+    monkeypatch.setattr(
+        networks_alone,
+        "product_seconds",
+        lambda *sides_and_more: made.append(sides_and_more[:3]) or 1.0,
+    )
+    alone = NetworksAlone(config, CPU)
+    rate = alone.product_rate()
+    rows = max(alone.calls.learning)
+    assert made[0] == (rows * 49, sizes.actor_channels * 25, 8)
+    assert len(made) == 2 * 5 * 3
+    assert rate == sum(2 * m * k * n for m, k, n in made) / len(made)
+
+
+def test_a_product_is_timed():
+    assert product_seconds(4, 3, 2, torch.float32, CPU) > 0
