@@ -24,9 +24,10 @@ from marl_framework.device import autocast
 AUTO = "auto"
 """Value of `compute.convolutions` for the fastest way of each layer."""
 
-_ROWS = 64  # samples whose patches stay in the cache
+_ROWS = 32  # samples whose patches stay in the cache
+_SAMPLES = 64  # samples of a measurement
 _LEAST = 2**15  # weights of a layer that is worth a measurement
-_TRIES = 5
+_TRIES = 7
 _GAIN = 0.95  # share of the convolution's time that another way must not exceed
 
 
@@ -159,7 +160,7 @@ def choose_ways(
             known[shapes] = [Way(choice)] * len(layers)
         elif shapes not in known:
             channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
-            maps = torch.full((_ROWS, channels, *sizes.shape), 0.5)
+            maps = torch.full((_SAMPLES, channels, *sizes.shape), 0.5)
             known[shapes] = fastest_ways(network, maps, precision)
         if layers:
             use_ways(network, known[shapes])
@@ -184,6 +185,7 @@ def fastest_ways(network: nn.Module, maps: Tensor, precision: torch.dtype) -> li
         inputs[layer] = arguments[0].detach()
 
     layers = convolutions(network)
+    use_ways(network, [Way.CONVOLUTION] * len(layers))
     hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
     with _one_thread(), autocast(maps.device, precision):
         with torch.no_grad():
