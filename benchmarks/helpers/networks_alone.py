@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.helpers.harness import fastest
@@ -104,7 +103,7 @@ class NetworksAlone:
         """Return the operations per second of the layers' matrix products on this machine.
 
         Of the largest batch that learns, each product is made alone: forward, and for the gradients
-        of weights and inputs. It is the faster one of PyTorch's product and a convolution of 1 x 1.
+        of weights and inputs.
         """
         flops, seconds = 0, 0.0
         rows = max(self.calls.learning)
@@ -145,12 +144,13 @@ def _products(network: nn.Module, maps: Tensor) -> list[tuple[int, int, int]]:
 
 
 def product_seconds(m: int, k: int, n: int, precision: torch.dtype, device: torch.device) -> float:
-    """Return the duration of a product of matrices [m, k] and [k, n] in its fastest way [s]."""
+    """Return the duration of a product of matrices [m, k] and [k, n] in its fastest way [s].
+
+    On a CPU that is PyTorch's product or oneDNN's, which PyTorch does not use for all processors.
+    """
     a, b = (torch.rand(shape, device=device).to(precision) for shape in ((m, k), (k, n)))
-    ways = [lambda: a @ b]
-    parts = next((p for p in (64, 60, 16, 4, 2) if m % p == 0), 0)
-    if parts:
-        maps = a.view(parts, m // parts, 1, k).permute(0, 3, 1, 2)
-        kernels = b.t().reshape(n, k, 1, 1)
-        ways.append(lambda: conv2d(maps, kernels))
+    ways: list[Callable[[], object]] = [lambda: a @ b]
+    if device.type == "cpu" and torch.backends.mkldnn.is_available():
+        weight = b.t().contiguous()
+        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, weight, None, "none", [], ""))
     return min(fastest(way, _TRIES, device) for way in ways)
