@@ -91,19 +91,31 @@ def rollout(results: Json) -> str:
 
 
 def training(*results: Json) -> str:
-    """Return the speed of training by precision."""
+    """Return the speed of trainings, and their shares of the machine's matrix products."""
     return markdown(
-        ("precision", "transitions/s", "the networks alone", "share of the networks' limit"),
+        (
+            *("params file", "precision", "transitions/s", "with convolutions only"),
+            *("times as fast", "networks, of the products", "training step, of the products"),
+        ),
         (
             (
+                f"`{_params_file(each)}`",
                 each["precision"],
                 _whole(each["agent_transitions_per_s"]),
-                _whole(each["networks"]["agent_transitions_per_s"]),
-                f"{each['share_of_network_limit']:.0%}",
+                _whole(each["against"]["agent_transitions_per_s"]),
+                f"{each['against']['times_as_fast']:.2f}",
+                f"{each['products']['share_of_networks']:.0%}",
+                f"{each['products']['share_of_training']:.0%}",
             )
             for each in results
         ),
     )
+
+
+def _params_file(results: Json) -> str:
+    """Return the params file of a benchmark's command."""
+    words = results["machine"]["command"].split()
+    return words[words.index("--config") + 1] if "--config" in words else "params.yaml"
 
 
 def scaling(results: Json) -> str:
