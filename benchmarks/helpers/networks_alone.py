@@ -74,7 +74,7 @@ class NetworksAlone:
         self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
         networks = {"actor": self._actor, "critic": self._critic}
         if device.type == "cpu":
-            choose_ways(networks, sizes, plain.convolutions, self._precision)
+            choose_ways(networks, sizes, plain, self._precision)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         shape = (most, sizes.critic_channels, *sizes.shape)
         self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts

@@ -312,7 +312,7 @@ class ComputeConfig(types.Section):
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
     convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
-    """Computation of convolutions in trainings on a CPU; auto: the fastest, measured at the start."""
+    """How trainings on a CPU compute convolutions; auto = the fastest way, by a measurement."""
     cuda_graphs: bool = False
     """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False

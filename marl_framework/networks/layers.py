@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import NetworkSizes
 from marl_framework.device import autocast
 
-AUTO = "auto"
-"""Value of `compute.convolutions` for the fastest way of each layer."""
+_AUTO = "auto"
 
 _ROWS = 32  # samples whose patches stay in the cache
 _SAMPLES = 64  # samples of a measurement
@@ -141,22 +141,30 @@ def use_ways(network: nn.Module, ways: Sequence[Way]) -> None:
 
 
 def choose_ways(
-    networks: Mapping[str, nn.Module], sizes: NetworkSizes, choice: str, precision: torch.dtype
+    networks: Mapping[str, nn.Module],
+    sizes: NetworkSizes,
+    compute: ComputeConfig,
+    precision: torch.dtype,
 ) -> dict[str, list[Way]]:
-    """Set the ways of networks on a CPU, and return them by network.
+    """Set the ways of networks on a CPU by `compute.convolutions`; return the ways by network.
+
+    A deterministic training measures nothing: its layers stay convolutions unless set otherwise.
 
     Args:
         networks: networks by name; `actor` sees the actor's channels, others the critic's.
         sizes: sizes of the inputs.
-        choice: value of `compute.convolutions`.
+        compute: choice of the ways.
         precision: precision of forward passes.
     """
+    choice = compute.convolutions
+    if choice == _AUTO and compute.deterministic:
+        choice = Way.CONVOLUTION.value
     chosen: dict[str, list[Way]] = {}
     known: dict[tuple[torch.Size, ...], list[Way]] = {}
     for name, network in networks.items():
         layers = convolutions(network)
         shapes = tuple(layer.weight.shape for layer in layers)
-        if choice != AUTO:
+        if choice != _AUTO:
             known[shapes] = [Way(choice)] * len(layers)
         elif shapes not in known:
             channels = sizes.actor_channels if name == "actor" else sizes.critic_channels

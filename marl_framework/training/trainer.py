@@ -103,8 +103,8 @@ class Trainer(RunTrainer):
         self.modules = self.algorithm.modules
         self._ways: dict[str, list[Way]] = {}
         if device.type == "cpu" and not made:  # a checkpoint knows the ways of its training
-            choice = config.compute.convolutions
-            ways = choose_ways(self.modules, self.task.sizes, choice, self.algorithm.precision)
+            sizes, precision = self.task.sizes, self.algorithm.precision
+            ways = choose_ways(self.modules, sizes, config.compute, precision)
             self._use_ways(self.ranks.broadcast(ways))
         metrics = len(self.task.metric_names)
         self.collector = RolloutCollector(self.task, metrics, graphs, self.algorithm.precision)

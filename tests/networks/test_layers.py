@@ -80,13 +80,20 @@ def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
         for name in ("critic", "target_critic")
     }
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    ways = choose_ways(networks, config.network_sizes, "auto", torch.float32)
+    ways = choose_ways(networks, config.network_sizes, config.compute, torch.float32)
     assert ways["critic"] == ways["target_critic"]
     assert torch.get_rng_state().equal(before)
     assert torch.get_num_threads() == threads
     for name, network in networks.items():
         assert [layer.way for layer in convolutions(network)] == ways[name]
         assert not any(layer._forward_pre_hooks for layer in network.modules())
+
+
+def test_a_deterministic_training_measures_nothing():
+    config = load_config("params_fast.yaml", ["compute.deterministic=true"])
+    critic = make_critic(config.networks, config.compute, config.network_sizes)
+    ways = choose_ways({"critic": critic}, config.network_sizes, config.compute, torch.bfloat16)
+    assert ways == {"critic": [Way.CONVOLUTION] * 3}
 
 
 def test_small_layers_stay_convolutions():
