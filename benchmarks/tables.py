@@ -78,12 +78,15 @@ TABLES = {
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
+        tuple(f"training-{kind}{_HERE}" for kind in ("float32", "bfloat16")), pages.training
+    ),
+    "convolutions": Table(
         tuple(
-            f"training-{name}{precision}{_HERE}"
-            for name in ("", "fast-", "balanced-")
+            f"convolutions-{name}-{precision}{_HERE}"
+            for name in ("params", "fast", "balanced")
             for precision in ("float32", "bfloat16")
         ),
-        pages.training,
+        pages.convolutions,
     ),
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),

@@ -74,7 +74,7 @@ def test_half_precision_rounds_hardly_more_than_the_convolution(way):
 
 
 def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
-    config = load_config("params_fast.yaml")
+    config = load_config("params_fast.yaml", ["compute.convolutions=auto"])
     networks = {
         name: make_critic(config.networks, config.compute, config.network_sizes)
         for name in ("critic", "target_critic")
@@ -90,7 +90,9 @@ def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
 
 
 def test_a_deterministic_training_measures_nothing():
-    config = load_config("params_fast.yaml", ["compute.deterministic=true"])
+    config = load_config(
+        "params_fast.yaml", ["compute.deterministic=true", "compute.convolutions=auto"]
+    )
     critic = make_critic(config.networks, config.compute, config.network_sizes)
     ways = choose_ways({"critic": critic}, config.network_sizes, config.compute, torch.bfloat16)
     assert ways == {"critic": [Way.CONVOLUTION] * 3}
