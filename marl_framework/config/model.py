@@ -53,6 +53,10 @@ class NetworkSizes:
     heard: int = 0
     """Number of leading channels of both inputs with one plane per agent (`heard_uavs`)."""
 
+    def channels(self, network: str) -> int:
+        """Return the number of input channels of a network: `actor`, or one that sees all."""
+        return self.actor_channels if network == "actor" else self.critic_channels
+
 
 class Config(Section):
     """Complete configuration."""

@@ -28,6 +28,12 @@ def _at_least(value, limit):
 
 
 @triton.jit
+def _at_most(value, limit):
+    """Minimum that keeps NaN."""
+    return tl.minimum(value, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def policy(logits, allowed, epsilon, at, inside):
     """Return the policy, its softmax, and the share of the softmax in the policy."""
     logit = tl.where(allowed, tl.load(logits + at, mask=inside, other=0.0), -float("inf"))
@@ -137,7 +143,7 @@ def actor_loss(
     if S.clip > 0:
         before = tl.load(old + rows * S.A + action, mask=known, other=1.0)
         ratio = chosen / before
-        clipped = -_at_least(-_at_least(ratio, 1 - S.clip), -1 - S.clip)
+        clipped = _at_most(_at_least(ratio, 1 - S.clip), 1 + S.clip)
         loss = -tl.minimum(ratio * advantage, clipped * advantage)
         slope = -tl.where(ratio * advantage <= clipped * advantage, advantage, 0.0) / before
     else:

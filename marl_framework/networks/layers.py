@@ -162,17 +162,16 @@ def choose_ways(
     chosen: dict[str, list[Way]] = {}
     known: dict[tuple[torch.Size, ...], list[Way]] = {}
     for name, network in networks.items():
-        layers = convolutions(network)
+        if not (layers := convolutions(network)):
+            continue
         shapes = tuple(layer.weight.shape for layer in layers)
         if choice != _AUTO:
             known[shapes] = [Way(choice)] * len(layers)
         elif shapes not in known:
-            channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
-            maps = torch.full((_SAMPLES, channels, *sizes.shape), 0.5)
+            maps = torch.full((_SAMPLES, sizes.channels(name), *sizes.shape), 0.5)
             known[shapes] = fastest_ways(network, maps, precision)
-        if layers:
-            use_ways(network, known[shapes])
-            chosen[name] = known[shapes]
+        use_ways(network, known[shapes])
+        chosen[name] = known[shapes]
     return chosen
 
 

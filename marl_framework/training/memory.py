@@ -135,7 +135,6 @@ def layer_outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int
         name: name of the network; `actor` gets the actor's channels, others the critic's.
         sizes: sizes of the inputs.
     """
-    channels = sizes.actor_channels if name == "actor" else sizes.critic_channels
     outputs: list[int] = []
 
     def count_output(_: nn.Module, __: object, out: object) -> None:
@@ -146,7 +145,7 @@ def layer_outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int
     hooks = [layer.register_forward_hook(count_output) for layer in layers]
     try:
         with torch.no_grad():
-            module(torch.empty(1, channels, *sizes.shape))
+            module(torch.empty(1, sizes.channels(name), *sizes.shape))
     except Exception:  # a custom network may take other inputs and raise any error
         return []
     finally:

@@ -89,6 +89,12 @@ def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
         assert not any(layer._forward_pre_hooks for layer in network.modules())
 
 
+def test_a_network_without_convolutions_has_no_ways():
+    config = load_config("params_test.yaml", ["compute.convolutions=auto"])
+    networks = {"actor": nn.Linear(2, 2)}
+    assert choose_ways(networks, config.network_sizes, config.compute, torch.float32) == {}
+
+
 def test_a_deterministic_training_measures_nothing():
     config = load_config(
         "params_fast.yaml", ["compute.deterministic=true", "compute.convolutions=auto"]
