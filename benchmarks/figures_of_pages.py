@@ -87,7 +87,7 @@ def value(source: str, folder: Path = RESULTS) -> float:
     A key is names joined by dots; `rows[num_envs=64,compiled=true]` chooses from a list.
 
     Raises:
-        ValueError: there is no such file or key.
+        ValueError: the file or the key does not exist.
     """
     top, _, below = source.rpartition(" / ")
     if top:

@@ -119,7 +119,7 @@ def table(marker: str, folder: Path = RESULTS) -> str:
     """Return the table of a marker, from the JSON in `folder`.
 
     Raises:
-        ConfigError: there is no such table, or its JSON is missing or incomplete.
+        ConfigError: the table is unknown, or its JSON is missing or incomplete.
     """
     name, *words = marker.split()
     if name not in TABLES:

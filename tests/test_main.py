@@ -1,4 +1,4 @@
-"""The command line, in process: what a run leaves, and what bad input is told."""
+"""The command line, in process: what a run leaves, and how bad input is reported."""
 
 import json
 import re

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "train_with_backup.sh"
 WAIT = 120  # seconds until a hanging training fails its test
 FOREVER = ("--set", "learning.training_steps=1000000", "--set", "logging.checkpoint_interval=0")
 
-# Stands in for Python: notes the call, and ends with the code that it is told.
+# Stands in for Python: records the call, and ends with the given code.
 STAND_IN = """
 import json, os, sys
 if "-c" in sys.argv:

@@ -85,7 +85,7 @@ def find_team(teacher: str, directory: str, task: str) -> Checkpoint | None:
     """Return the trained team that a teacher's name refers to; None for a planner.
 
     The name is a run folder, a run of `directory`, a checkpoint file or `pretrained:NAME`. Raises
-    ConfigError if there is no such teacher, or the checkpoint cannot be read.
+    ConfigError if the teacher is unknown, or its checkpoint cannot be read.
     """
     where = f"{TEACHERS}.{task}"
     if teacher in PLANNERS:

@@ -91,7 +91,7 @@ def find_checkpoint(name: str) -> Checkpoint:
 def load_team(name: str) -> Checkpoint:
     """Read the checkpoint of a trained team; see `find_checkpoint`.
 
-    Raises ConfigError if there is no checkpoint, or the checkpoint holds no team.
+    Raises ConfigError if the checkpoint does not exist or holds no team.
     """
     checkpoint = find_checkpoint(name)
     checkpoint.actor()

@@ -171,7 +171,7 @@ class RunFolder:
         """Return the configuration of the run; None if the run was killed before writing one.
 
         Args:
-            payload: newest checkpoint; None if there is no checkpoint.
+            payload: newest checkpoint; None before the first one.
 
         Raises:
             ConfigError: the configuration is invalid.

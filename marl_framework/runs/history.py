@@ -64,7 +64,7 @@ class History:
             text: `name`, the current run or else the newest archived one; or `name/time`.
 
         Raises:
-            ConfigError: there is no such run.
+            ConfigError: the run does not exist.
         """
         name, slash, stamp = text.partition("/")
         stamps = self.stamps(name)
@@ -82,7 +82,7 @@ class History:
         return self.folder / name / stamp
 
     def archive(self, name: str) -> Path | None:
-        """Move a run to the archive; return its new folder, or None if there is no run.
+        """Move a run to the archive; return its new folder, or None without a run.
 
         Raises:
             ConfigError: the run is in training or cannot be moved; it stays where it was.

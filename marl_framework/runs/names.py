@@ -48,7 +48,7 @@ def checkpoint_file(name: str) -> Path:
             `pretrained:NAME`.
 
     Raises:
-        ConfigError: there is no such checkpoint.
+        ConfigError: the checkpoint does not exist.
     """
     if name.startswith(PRETRAINED):
         shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}

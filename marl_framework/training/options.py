@@ -185,7 +185,7 @@ def read_start(options: argparse.Namespace) -> Start:
     """Read and check the options for starting a run.
 
     Raises:
-        ConfigError: a name is invalid or missing, or there is no such checkpoint.
+        ConfigError: a name is invalid or missing, or the checkpoint does not exist.
     """
     if options.run_name is not None:
         check_run_name(options.run_name)

@@ -46,7 +46,7 @@ def find_run(
     allowed: Sequence[str] | None = (),
     report: Callable[[str], None] = print,
 ) -> Resumption | None:
-    """Lock a run and load the saved state; return None if there is no run with this name.
+    """Lock a run and load the saved state; return None if no run has this name.
 
     Args:
         name: name of the run.

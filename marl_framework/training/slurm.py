@@ -78,7 +78,7 @@ def submit(
         cluster: `slurm`; `local` or `debug` for tests.
 
     Raises:
-        ConfigError: submitit rejects an option, or there is no such cluster.
+        ConfigError: submitit rejects an option, or finds no Slurm.
     """
     import submitit
 

@@ -96,10 +96,10 @@ def test_a_masked_reset_leaves_the_others_bit_for_bit():
     fresh = env.draw_reset()
     same = env.reset(fresh, state, mask)
     assert same is state
-    anew = env.reset(fresh)
+    new = env.reset(fresh)
     for name, tensor in state.tensors():
         assert torch.equal(tensor[~mask], getattr(before, name)[~mask]), name
-        torch.testing.assert_close(tensor[mask], getattr(anew, name)[mask], msg=name)
+        torch.testing.assert_close(tensor[mask], getattr(new, name)[mask], msg=name)
     assert not torch.equal(state.truth[mask], before.truth[mask])
 
 

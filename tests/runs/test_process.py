@@ -1,4 +1,4 @@
-"""A run whose process is gone is told from one that trains, also after a power cut."""
+"""A run whose process is gone is distinguished from one that trains, also after a power cut."""
 
 from __future__ import annotations
 

@@ -198,9 +198,9 @@ def test_what_cannot_be_recorded_runs_eagerly_with_one_warning(monkeypatch) -> N
     backend, (expected, _) = TapeBackend(), eager("plain")
     reward = {"reward": {"function": f"{__name__}.reads_the_host"}}
     team = trainer(config(PLAIN | {"experiment": reward}), monkeypatch, backend)
-    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs") as told:
+    with pytest.warns(RuntimeWarning, match=r"compute\.cuda_graphs") as issued:
         found = train(team)
-    assert (len(told), backend.captures) == (1, 0)
+    assert (len(issued), backend.captures) == (1, 0)
     same(found, expected)
 
 

@@ -1,4 +1,4 @@
-"""Random streams that begin anew meet no others."""
+"""Fresh random streams do not overlap with others."""
 
 from __future__ import annotations
 

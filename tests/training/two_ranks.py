@@ -41,7 +41,7 @@ SCHEDULE = (
     "compute.precision=float32",
 )
 STOP = 5
-"""Training step in which one rank is told to stop."""
+"""Training step in which one rank is interrupted."""
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "normalised": {"normalize_advantages": True},
