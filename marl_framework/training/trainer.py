@@ -102,10 +102,12 @@ class Trainer(RunTrainer):
         self._weights_read |= files_read(config)
         self.modules = self.algorithm.modules
         self._ways: dict[str, list[Way]] = {}
-        if device.type == "cpu" and not made:  # a checkpoint knows the ways of its training
-            sizes, precision = self.task.sizes, self.algorithm.precision
-            ways = choose_ways(self.modules, sizes, config.compute, precision)
-            self._use_ways(self.ranks.broadcast(ways))
+        plain = config.compute.convolutions == Way.CONVOLUTION.value
+        if device.type == "cpu" and not plain and not made:  # a checkpoint has the ways of its run
+            if self.ranks.leads:
+                sizes, precision = self.task.sizes, self.algorithm.precision
+                self._ways = choose_ways(self.modules, sizes, config.compute, precision)
+            self._use_ways(self.ranks.broadcast(self._ways))
         metrics = len(self.task.metric_names)
         self.collector = RolloutCollector(self.task, metrics, graphs, self.algorithm.precision)
         self._planner = LearnedPlanner(self.algorithm.act, self.task.builder, environment.lattice)
