@@ -304,10 +304,38 @@ class DeploymentConfig(types.Section):
     home: types.Point | None = None
     """(latitude, longitude) of UAV 1's take-off [degrees], the others take off further east;
     null = lower left corner of the window."""
-    altitudes: Literal["ground", "home"] = "ground"
-    """Reference of altitudes in mission files: the ground below (requires an autopilot that
-    follows terrain), or the take-off point."""
+    autopilot: Literal["ardupilot", "px4"] = "ardupilot"
+    """Autopilot of the UAVs, which decides the commands and parameters in their files."""
+    altitudes: Literal["home", "ground"] = "home"
+    """Reference of altitudes in mission files: the take-off point, or the ground below (ArduPilot
+    with terrain data)."""
     speed: Annotated[float, Field(ge=0.1, le=50)] = 3.0
-    """Speed of the UAVs in mission files [m/s]."""
+    """Horizontal speed in mission files [m/s]."""
+    climb_speed: Annotated[float, Field(ge=0.1, le=20)] = 2.5
+    """Climb speed in mission files [m/s]."""
+    descent_speed: Annotated[float, Field(ge=0.1, le=20)] = 1.5
+    """Descent speed in mission files [m/s]."""
+    acceleration: Annotated[float, Field(ge=0.5, le=5)] = 2.0
+    """Acceleration along each leg [m/s²]."""
+    acceptance_radius: Annotated[float, Field(ge=0.1, le=10)] = 0.5
+    """Distance at which a waypoint counts as reached [m]."""
     separation: Annotated[float, Field(ge=1, le=100)] = 5.0
-    """Distance between UAVs at home, and between their altitudes in transit [m]."""
+    """Distance between the altitudes of UAVs in transit and on return, and least distance
+    between UAVs without a warning [m]."""
+    pad_distance: Annotated[float, Field(ge=1, le=1000)] = 10.0
+    """Distance between the take-off points of neighbouring UAVs [m]."""
+
+    @model_validator(mode="after")
+    def _autopilot_follows_altitudes(self) -> Self:
+        if self.autopilot == "px4" and self.altitudes == "ground":
+            raise ValueError("altitudes: ground is not supported by px4; set altitudes: home")
+        return self
+
+    @model_validator(mode="after")
+    def _pads_are_apart(self) -> Self:
+        if self.pad_distance < self.separation:
+            raise ValueError(
+                f"pad_distance {self.pad_distance:g} is below separation {self.separation:g}; "
+                "increase pad_distance"
+            )
+        return self

@@ -1,41 +1,32 @@
-"""Flight plans of a team, and plan files for ground stations.
-
-All UAVs leave home at the same time and wait at every stop for the slowest UAV. They climb and
-descend in separate columns, and fly to and from the mission at separate altitudes above the
-mission.
-"""
+"""Flight plans: the mission, fences and parameters of each UAV of a team."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.config.model import Config
+from marl_framework.deployment.schedule import AFTER, BEFORE, JERK, Array, Schedule
 from marl_framework.evaluation.figures import polygons
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Place
-from marl_framework.runs.files import write_json
 
-Array = npt.NDArray[Any]
 Degrees = list[float]  # (latitude, longitude) in WGS 84
 
-BEFORE, AFTER = 3, 3  # stops before the first and after the last reading, also on the ground
 # MAV_CMD and MAV_FRAME of MAVLink's common message set.
-WAYPOINT, RETURN, TAKE_OFF, SPEED, PHOTO = 16, 20, 22, 178, 2000
+WAYPOINT, RETURN, TAKE_OFF, YAW, SPEED, GIMBAL, PHOTO = 16, 20, 22, 115, 178, 205, 2000
 COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
-_PX4, _ARDUPILOT = 12, 3  # MAV_AUTOPILOT
-_QUADROTOR = 2  # MAV_TYPE
-_ABOVE_HOME_MODE, _ABOVE_GROUND_MODE = 1, 4  # QGroundControl's AltMode
+_GROUND_SPEED, _CLIMB_SPEED, _DESCENT_SPEED = 1, 2, 3  # SPEED_TYPE
+_DOWN, _POINTING = -90, 2  # pitch [degrees] and MAV_MOUNT_MODE of the camera
 _FARTHEST_HOME = 50e3  # [m]
 _FENCED = 1e3  # margin around a window [m]
 _FENCE_ERROR = 0.02  # [m]
+_BORDER = 10.0  # margin of the outer fence around all positions [m]
 
 
 class Item(NamedTuple):
@@ -43,83 +34,130 @@ class Item(NamedTuple):
 
     command: int
     frame: int
-    params: tuple[float | None, ...]
-    """Seven parameters, None if unused; the last three are (latitude, longitude, altitude)."""
+    params: tuple[float, ...]
+    """Seven parameters; the last three are (latitude, longitude, altitude)."""
 
 
 class FlightPlan(NamedTuple):
-    """Flight of one UAV from take-off to landing, with fences around closed areas."""
+    """Flight of one UAV from take-off to landing, with fences."""
 
     uav: int
     """Number of the UAV, from 1."""
     home: Degrees
-    speed: float
-    """Speed [m/s]."""
+    return_altitude: float
+    """Altitude of transit and return above home [m]; it differs between the UAVs."""
+    settings: DeploymentConfig
     items: Sequence[Item]
+    border: Sequence[Degrees] = ()
+    """Polygon that the UAV must not leave."""
     fences: Sequence[Sequence[Degrees]] = ()
+    """Polygons that the UAV must not enter."""
 
 
 def flight_plans(
-    stops: Array,
-    readings: Sequence[int],
+    schedule: Schedule,
     place: Place,
     settings: DeploymentConfig,
     fences: Sequence[Sequence[Degrees]] = (),
 ) -> Iterator[FlightPlan]:
-    """Yield the plan of each UAV; `stops` are those of `team_stops`, [S, N, 3] [m]."""
-    waiting = waiting_times(stops, settings.speed)
-    for n in range(stops.shape[1]):
+    """Yield the plan of each UAV."""
+    stops, heading = schedule.stops, map_heading(place)
+    border = outer_fence(stops, place)
+    for n, readings in enumerate(schedule.readings):
         degrees = place.degrees(stops[:, n, :2])[:, ::-1].round(9)
         positions = np.column_stack((degrees, stops[:, n, 2].round(3))).tolist()
-        items = _items(positions, waiting[:, n], readings[n], settings)
-        yield FlightPlan(n + 1, positions[0][:2], settings.speed, items, fences)
+        items = _items(positions, schedule.waits[:, n], readings, heading, settings)
+        level = positions[1][2]
+        yield FlightPlan(n + 1, positions[0][:2], level, settings, items, border, fences)
 
 
 def _items(
-    positions: Sequence[Sequence[float]], waiting: Array, readings: int, settings: DeploymentConfig
+    positions: Sequence[Sequence[float]],
+    waits: Array,
+    readings: int,
+    heading: float,
+    settings: DeploymentConfig,
 ) -> list[Item]:
     """Return the mission items of one UAV: take-off, waypoints with photos, return.
 
-    `positions` are the stops (latitude, longitude, altitude [m]), [S, 3]; `waiting` is in s, [S].
+    `positions` are the stops (latitude, longitude, altitude [m]), [S, 3]; `waits` are in s, [S].
     """
     frame = ABOVE_GROUND if settings.altitudes == "ground" else ABOVE_HOME
-    items = [
-        Item(TAKE_OFF, ABOVE_HOME, (0, 0, 0, None, *positions[1])),
-        Item(SPEED, COMMAND_FRAME, (1, settings.speed, -1, 0, 0, 0, 0)),
-    ]
+    items = [Item(TAKE_OFF, ABOVE_HOME, (0, 0, 0, heading, *positions[1]))]
+    speeds = {_GROUND_SPEED: settings.speed}
+    if settings.autopilot == "ardupilot":
+        # PX4 would fly level at the last of these; its vertical speeds are parameters.
+        speeds |= {_CLIMB_SPEED: settings.climb_speed, _DESCENT_SPEED: settings.descent_speed}
+    items += [_command(SPEED, kind, speed, -1) for kind, speed in speeds.items()]
+    items.append(_command(GIMBAL, _DOWN, 0, 0, 0, 0, 0, _POINTING))
+    if settings.autopilot == "ardupilot":  # it ignores the heading of waypoints
+        items.append(_command(YAW, heading))
     for k in range(1, BEFORE + readings + AFTER - 1):
-        seconds = round(float(waiting[k]), 1)
-        items.append(Item(WAYPOINT, frame, (seconds, 0, 0, None, *positions[k])))
+        wait = (float(waits[k]), settings.acceptance_radius, 0, heading)
+        items.append(Item(WAYPOINT, frame, (*wait, *positions[k])))
         if BEFORE <= k < BEFORE + readings:
-            items.append(Item(PHOTO, COMMAND_FRAME, (0, 0, 1, 0, 0, 0, 0)))
-    return [*items, Item(RETURN, COMMAND_FRAME, (0, 0, 0, 0, 0, 0, 0))]
+            items.append(_command(PHOTO, 0, 0, 1))
+    return [*items, _command(RETURN)]
 
 
-def team_stops(
-    tracks: Sequence[Array], home: tuple[float, float], separation: float, top: float
-) -> Array:
-    """Return all stops of a team from take-off to landing, [S, N, 3] [m].
+def _command(command: int, *params: float) -> Item:
+    """Return an item without a position; missing parameters are 0."""
+    return Item(command, COMMAND_FRAME, (*params, *[0] * (7 - len(params))))
 
-    A UAV with fewer readings than others flies home early and stays on the ground. `tracks` are the
-    positions of readings [m], [readings, 3] each; x points east. UAV 1 takes off at `home` [m] and
-    the others further east, `separation` [m] apart; so are the transit altitudes above `top` [m].
+
+def parameters(flight: FlightPlan) -> Mapping[str, float]:
+    """Return the autopilot's parameters for a flight, which a mission cannot contain.
+
+    ArduPilot gets its names since 4.7, in m, and the former ones, in cm.
     """
-    most = max(map(len, tracks))
-    stops = []
-    for n, track in enumerate(tracks):
-        pad, level = (home[0] + separation * n, home[1]), top + separation * (n + 1)
-        start, end = track[0, :2], track[-1, :2]
-        out = [(*pad, 0.0), (*pad, level), (*start, level)]
-        back = [(*end, level), (*pad, level), *[(*pad, 0.0)] * (most - len(track) + 1)]
-        stops.append(np.concatenate((out, track, back)))
-    return np.stack(stops, axis=1)
+    settings, level = flight.settings, flight.return_altitude
+    if settings.autopilot == "px4":
+        return {
+            "RTL_RETURN_ALT": level,
+            "NAV_ACC_RAD": settings.acceptance_radius,
+            "NAV_MC_ALT_RAD": settings.acceptance_radius,
+            "MPC_XY_CRUISE": settings.speed,
+            "MPC_Z_V_AUTO_UP": settings.climb_speed,
+            "MPC_Z_V_AUTO_DN": settings.descent_speed,
+            "MPC_ACC_HOR": settings.acceleration,
+            "MPC_ACC_UP_MAX": settings.acceleration,
+            "MPC_ACC_DOWN_MAX": settings.acceleration,
+            "MPC_JERK_AUTO": JERK,
+        }
+    metres = {
+        ("RTL_ALT_M", "RTL_ALT"): level,
+        ("WP_RADIUS_M", "WPNAV_RADIUS"): settings.acceptance_radius,
+        ("WP_SPD", "WPNAV_SPEED"): settings.speed,
+        ("WP_SPD_UP", "WPNAV_SPEED_UP"): settings.climb_speed,
+        ("WP_SPD_DN", "WPNAV_SPEED_DN"): settings.descent_speed,
+        ("WP_ACC", "WPNAV_ACCEL"): settings.acceleration,
+        ("WP_ACC_Z", "WPNAV_ACCEL_Z"): settings.acceleration,
+    }
+    values = {new: value for (new, _), value in metres.items()}
+    values |= {old: round(100 * value) for (_, old), value in metres.items()}
+    values |= {"WP_JERK": JERK, "WPNAV_JERK": JERK, "WP_YAW_BEHAVIOR": 0}  # keeps its heading
+    if settings.altitudes == "ground":
+        values |= {"TERRAIN_ENABLE": 1, "RTL_ALT_TYPE": 1}
+    return values
 
 
-def waiting_times(stops: Array, speed: float) -> Array:
-    """Return how long each UAV waits for the slowest UAV at each stop [s], [S, N]."""
-    seconds = np.linalg.norm(np.diff(stops, axis=0), axis=-1) / speed
-    waiting = seconds.max(axis=1, keepdims=True) - seconds
-    return np.concatenate((np.zeros_like(waiting[:1]), waiting))
+def map_heading(place: Place) -> float:
+    """Return the direction of the map's y axis, clockwise from north [degrees, 0 to 360]."""
+    (west, south), (east, north) = place.degrees(np.array([[0.0, 0.0], [0.0, 100.0]]))
+    turn = (east - west + 180) % 360 - 180
+    along = turn * math.cos(math.radians(south))
+    return round(math.degrees(math.atan2(along, north - south)), 2) % 360
+
+
+def outer_fence(stops: Array, place: Place) -> list[Degrees]:
+    """Return a polygon around all `stops` [m], [S, N, 3], with a margin."""
+    import shapely
+
+    hull = shapely.MultiPoint(stops[..., :2].reshape(-1, 2)).convex_hull
+    border = hull.buffer(_BORDER, cap_style="square", join_style="mitre")
+    corners = np.array(border.exterior.coords)[:-1]
+    found: list[Degrees] = place.degrees(corners)[:, ::-1].round(9).tolist()
+    return found
 
 
 def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, float]:
@@ -154,61 +192,3 @@ def geofences(
     parts = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
     borders = [np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1] for part in parts]
     return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]
-
-
-def write_plan(flight: FlightPlan, file: Path) -> None:
-    """Write a plan file for QGroundControl."""
-    # https://docs.qgroundcontrol.com/master/en/qgc-dev-guide/file_formats/plan.html
-    relative = all(item.frame <= ABOVE_HOME for item in flight.items)
-    mission = {
-        "version": 2,
-        # PX4 does not support altitudes above ground in missions.
-        "firmwareType": _PX4 if relative else _ARDUPILOT,
-        "vehicleType": _QUADROTOR,
-        "globalPlanAltitudeMode": _ABOVE_HOME_MODE if relative else _ABOVE_GROUND_MODE,
-        "cruiseSpeed": flight.speed,
-        "hoverSpeed": flight.speed,
-        "plannedHomePosition": [*flight.home, 0],  # the altitude above sea level is unknown
-        "items": [_simple_item(item, number) for number, item in enumerate(flight.items, start=1)],
-    }
-    polygons = [{"inclusion": False, "polygon": ring, "version": 1} for ring in flight.fences]
-    content = {
-        "fileType": "Plan",
-        "version": 1,
-        "groundStation": "QGroundControl",
-        "mission": mission,
-        "geoFence": {"circles": [], "polygons": polygons, "version": 2},
-        "rallyPoints": {"points": [], "version": 2},
-    }
-    write_json(file, content)
-
-
-def _simple_item(item: Item, number: int) -> dict[str, Any]:
-    altitude = {}
-    if item.frame != COMMAND_FRAME:
-        mode = _ABOVE_HOME_MODE if item.frame == ABOVE_HOME else _ABOVE_GROUND_MODE
-        altitude = {"Altitude": item.params[6], "AltitudeMode": mode, "AMSLAltAboveTerrain": None}
-    return {
-        "type": "SimpleItem",
-        "command": item.command,
-        "frame": item.frame,
-        "params": list(item.params),
-        "doJumpId": number,
-        "autoContinue": True,
-        **altitude,
-    }
-
-
-def write_waypoint_list(flight: FlightPlan, file: Path) -> None:
-    """Write QGC WPL 110 (https://mavlink.io/en/file_formats/); item 0 is home, as for ArduPilot."""
-    first = Item(WAYPOINT, 0, (0, 0, 0, 0, *flight.home, 0))
-    lines = ["QGC WPL 110"]
-    for number, item in enumerate((first, *flight.items)):
-        params = (f"{0 if value is None else value:.9f}" for value in item.params)
-        fields = (number, int(number == 0), item.frame, item.command, *params, 1)
-        lines.append("\t".join(map(str, fields)))
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-WRITERS = {".plan": write_plan, ".waypoints": write_waypoint_list}
-"""Writer for each file suffix."""

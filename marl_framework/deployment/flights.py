@@ -11,14 +11,10 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.deployment.flight_plans import (
-    WRITERS,
-    flight_plans,
-    geofences,
-    home_metres,
-    team_stops,
-)
+from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres
 from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
+from marl_framework.deployment.plan_files import write_files
+from marl_framework.deployment.schedule import team_schedule
 from marl_framework.deployment.survey_files import FRAME, Survey, write_survey
 from marl_framework.device import describe_device
 from marl_framework.evaluation import mission_page, report
@@ -58,7 +54,7 @@ def deploy(
             "missions": missions,
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
-        warn_of_hazards(missions, config.experiment.constraints.spacing / 2)
+        warn_of_hazards(missions, config.deployment.separation)
         flights.draw(record, run.path, options.html)
 
     return fly_into_run(config, device, options, flights.fly, write)
@@ -113,9 +109,9 @@ class Deployment:
             target = folder / FOLDER.format(index)
             target.mkdir()
             write_survey(survey, target)
-            hazards = {} if place is None else self._write_plans(survey, place, target)
+            plans = {} if place is None else self._write_plans(survey, place, target)
             values = {name: value[index].item() for name, value in finals.items()}
-            entries.append({"folder": target.name, "window_origin_m": [x, y], **hazards, **values})
+            entries.append({"folder": target.name, "window_origin_m": [x, y], **plans, **values})
         return entries
 
     def draw(self, record: FlightRecord, folder: Path, html: bool = False) -> None:
@@ -129,17 +125,17 @@ class Deployment:
                 mission_page.write_page({record.planner: record}, index, target / "mission.html")
 
     def _write_plans(self, survey: Survey, place: Place, folder: Path) -> dict[str, Any]:
-        """Write the flight plans of all UAVs; return the hazards for `summary.json`."""
+        """Write the files of all UAVs; return durations and hazards for `summary.json`."""
         config, zones = self.environment.config, self.environment.zones
         settings, top = config.deployment, config.geometry.altitudes[-1]
         home = home_metres(place, settings.home)
-        stops = team_stops(survey.tracks, home, settings.separation, top)
-        readings = [len(track) for track in survey.tracks]
+        schedule = team_schedule(survey.tracks, home, top, settings)
         fences = [] if zones is None else geofences(zones, place, config, survey.origin)
-        for flight in flight_plans(stops, readings, place, settings, fences):
-            for suffix, write in WRITERS.items():
-                write(flight, folder / f"uav_{flight.uav}{suffix}")
-        return find_hazards(stops, readings, settings.speed, zones, survey.origin)
+        for flight in flight_plans(schedule, place, settings, fences):
+            write_files(flight, folder)
+        durations = schedule.arrivals[-1].round(1).tolist()
+        hazards = find_hazards(schedule, settings.separation, zones, survey.origin)
+        return {"duration_s": max(durations), "uav_durations_s": durations, **hazards}
 
 
 def prepare(

@@ -125,7 +125,8 @@ def mission_config(
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:
     """Return the team's training missions, moved to the map that `overrides` name."""
     trained = config_to_dict(checkpoint.config())
-    del trained["sensor"]["simulation"]  # the terrain used in training
+    # A training has no use for these: they describe its terrain, and a place to fly at.
+    del trained["sensor"]["simulation"], trained["deployment"]
     return config_from_dict(trained, checkpoint.source, overrides)
 
 
