@@ -194,7 +194,8 @@ def test_a_team_is_deployed_on_the_mission_it_was_trained_for(
     monkeypatch.delenv("CONFIG_FILE_PATH", raising=False)
     runs = f"logging.directory={tmp_path / 'runs'}"
     mission = ["experiment.missions.n_agents=3", "experiment.constraints.cost.limit=40", runs]
-    trained = [*mission, "sensor.simulation.raster.threshold=p90"]  # and a terrain of its own
+    # A terrain and a place of its own, which the deployment does not take.
+    trained = [*mission, "sensor.simulation.raster.threshold=p90", "deployment.altitudes=ground"]
     save_team(tmp_path / "trained.pt", load_config("params_test.yaml", trained))
     given = () if file is None else ("--config", file, "--set", runs)
     arguments = ("--checkpoint", str(tmp_path / "trained.pt"), "--run-name", "t", "--device", "cpu")
@@ -203,6 +204,7 @@ def test_a_team_is_deployed_on_the_mission_it_was_trained_for(
     found = (flown.experiment.missions.n_agents, flown.experiment.constraints.cost.limit)
     assert found == ((3, 40) if file is None else (2, None))
     assert flown.sensor.simulation.raster.threshold == "p60"
+    assert flown.deployment.altitudes == "home"
 
 
 def test_a_training_takes_no_team(fly: Run, team: str, refused: Callable[..., str]) -> None:

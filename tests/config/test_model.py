@@ -190,6 +190,9 @@ BAD_VALUES = [
     ("prediction.worlds[0].cluster_radius", "[{kinds: [random_field], cluster_radius: -1}]"),
     ("prediction.worlds[1].kinds[0]", "[{}, {kinds: [sea]}]"),
     ("deployment.home[1]", "[48.1]"),
+    ("deployment.autopilot", "dji"),
+    ("deployment.acceptance_radius", "0"),
+    ("deployment.acceleration", "9"),
     ("sensor.simulation.kinds[0]", "[hills]"),
     *(("sensor.simulation.raster.threshold", value) for value in ("p100", "true")),
     ("sensor.model.table.low", "{low: 0.1}"),
@@ -219,6 +222,8 @@ CONTRADICTIONS = [
     ("learning: {value_clip: 0.1}", "learning.value_clip"),
     ("networks: {actor: {type: attention}}", "networks.actor.type .*observation.heard_uavs"),
     ("observation: {heard_uavs: true}", "observation.heard_uavs: networks.actor.type"),
+    ("deployment: {autopilot: px4, altitudes: ground}", "deployment: altitudes: ground .*px4"),
+    ("deployment: {separation: 12}", "deployment: pad_distance 10 .*separation 12"),
     (
         "experiment: {policy: coverage, baselines: {coverage: {altitude: 7}}}",
         "experiment.baselines.coverage.altitude 7",

@@ -10,6 +10,7 @@ import numpy as np
 import pyproj
 from affine import Affine
 
+from marl_framework.config.mission import DeploymentConfig
 from marl_framework.main import main
 from tests.mission.terrains.test_geotiff import write
 
@@ -69,3 +70,23 @@ def corner(mission: dict[str, Any]) -> np.ndarray:
 def plan(folder: Path, uav: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / f"uav_{uav}.plan").read_text())
     return found
+
+
+def simulated_seconds(
+    start: np.ndarray, end: np.ndarray, settings: DeploymentConfig, acceleration: float
+) -> float:
+    """Fly straight from rest to rest in small steps: faster, level, then slower."""
+    way = np.abs(end - start)
+    length, level = float(np.linalg.norm(way)), float(np.linalg.norm(way[:2]))
+    upward = settings.climb_speed if end[2] > start[2] else settings.descent_speed
+    limits = [settings.speed * length / level] if level > 0 else []
+    limits += [upward * length / way[2]] if way[2] > 0 else []
+    done = speed = time = 0.0
+    step = 2e-3
+    while done < length and time < 1e4:
+        braking = speed**2 / (2 * acceleration) >= length - done - speed * step
+        speed += -acceleration * step if braking else acceleration * step
+        speed = max(acceleration * step, min(speed, *limits))
+        done += speed * step
+        time += step
+    return time
