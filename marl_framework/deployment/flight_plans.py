@@ -117,6 +117,7 @@ def parameters(flight: FlightPlan) -> Mapping[str, float]:
             "NAV_ACC_RAD": settings.acceptance_radius,
             "NAV_MC_ALT_RAD": settings.acceptance_radius,
             "MPC_XY_CRUISE": settings.speed,
+            "MPC_TKO_SPEED": settings.climb_speed,
             "MPC_Z_V_AUTO_UP": settings.climb_speed,
             "MPC_Z_V_AUTO_DN": settings.descent_speed,
             "MPC_ACC_HOR": settings.acceleration,

@@ -122,7 +122,8 @@ def test_parameters_set_what_a_mission_cannot(flown: Path, flown_by_px4: Path) -
     folder, _ = missions(flown_by_px4)[0]
     first, second = (parameters(folder, uav) for uav in (1, 2))
     assert second["RTL_RETURN_ALT"] - first["RTL_RETURN_ALT"] == 8
-    assert (first["MPC_Z_V_AUTO_UP"], first["MPC_Z_V_AUTO_DN"]) == (2, 1.5)
+    names = ("MPC_TKO_SPEED", "MPC_Z_V_AUTO_UP", "MPC_Z_V_AUTO_DN")
+    assert [first[name] for name in names] == [2, 2, 1.5]
     # PX4 takes a rally point's altitude for that of the ground.
     assert [point[2] for point in plan(folder, 2)["rallyPoints"]["points"]] == [0]
 
