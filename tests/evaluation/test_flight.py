@@ -49,7 +49,7 @@ def flight_config(*kinds: str) -> Config:
 
 def make(num_envs: int, split: str = "test") -> tuple[MissionEnvironment, Planner]:
     env = MissionEnvironment(flight_config(), num_envs, "cpu", split)
-    return env, InformationGainPlanner(env.lattice, env.camera, 0.4)
+    return env, InformationGainPlanner(env.lattice, env.camera)
 
 
 def same(a: FlightRecord, b: FlightRecord) -> None:
@@ -172,7 +172,7 @@ def test_validation_equals_the_evaluation_of_its_split_and_touches_no_generator(
     if mixed:
         config = small_config(agents=(2, 5), budget=(2, 4), uav={"failure_rate": (0.0, 0.5)})
     env, training = (MissionEnvironment(config, 3, "cpu", s) for s in ("validation", "training"))
-    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
+    planner = InformationGainPlanner(env.lattice, env.camera)
     generators = (env.generator, training.generator, torch.default_generator)
     states = [generator.get_state() for generator in generators]
     found, again = validate(env, planner), validate(env, planner)

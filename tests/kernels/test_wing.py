@@ -51,6 +51,10 @@ COMPARED_BY = {  # loops, Triton
     "outlook": (f"{SEARCH}.test_what_actions_would_bring", ""),
     "fly": (f"{SEARCH}.test_greedy_flights", ""),
     "find_repeats": (f"{SEARCH}.test_repeated_paths", ""),
+    "footprint_gains": (
+        "../planners/test_information_gain.test_scores_equal_loops_over_cells",
+        "",
+    ),
     "take_turned": ("", "interpreted_updates.test_turned_transitions_are_those_of_plain_operators"),
     "policy_advantages": ("", UPDATES),
     "actor_gradient": ("", UPDATES),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.sensor import entropy_left
+from marl_framework.mission.sensor import entropy_left, reading_odds
 from marl_framework.mission.state import MissionState
 from marl_framework.planners import InformationGainPlanner
 from marl_framework.planners.information_gain import expected_gain
@@ -40,7 +41,9 @@ def cell_gain(p: float, rates: list[float], prior: float) -> float:
 def test_the_gain_of_a_cell_is_its_definition(prior: float) -> None:
     beliefs = torch.tensor([0.0, 1e-5, 0.01, 0.2, 0.375, 0.47, 0.5, 0.6, 0.735, 0.99, 1.0])
     for rates in ([0.01, 0.01], [0.265, 0.265], [0.499, 0.499], [0.3, 0.02], [0.01, 0.9]):
-        found = expected_gain(beliefs.double(), torch.tensor([rates]).double(), prior)
+        known = torch.tensor([rates]).double()
+        odds = reading_odds(known) * ((1 - prior) / prior)
+        found = expected_gain(beliefs.double(), known, odds)
         expected = [cell_gain(p, rates, prior) for p in beliefs.tolist()]
         torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
 
@@ -57,15 +60,20 @@ def some_missions(sensor: dict[str, Any] | None = None) -> tuple[MissionEnvironm
     return env, flown(env)
 
 
+@pytest.mark.parametrize("version", [Version.PLAIN, Version.LOOPS])
 @pytest.mark.parametrize("sensor", [{}, ASYMMETRIC])
 @pytest.mark.parametrize("communication", [True, False])
-def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, Any]) -> None:
+def test_scores_equal_loops_over_cells(
+    communication: bool, sensor: dict[str, Any], version: Version
+) -> None:
     env, state = some_missions(sensor)
     assert state.heard.any(2).sum() > 0
-    planner = InformationGainPlanner(env.lattice, env.camera, 0.4, communication)
+    planner = InformationGainPlanner(env.lattice, env.camera, communication, version)
     goals = env.lattice.nearest_destinations(state.positions)
     chosen = [goals[:, 0, 3], goals[:, 1, 5]]
-    found = planner.scores(state, 2, goals[:, 2], chosen)
+    allowed = env.lattice.boundary_mask(state.positions)[:, 2]
+    assert not allowed.all()
+    found = planner.scores(state, 2, goals[:, 2], chosen, allowed)
     rates, kept = env.camera.error_rates.tolist(), entropy_left(env.camera.error_rates)
     for e in range(3):
         others = [j for j in range(2) if communication and state.heard[e, 2, j]]
@@ -78,20 +86,22 @@ def test_scores_equal_loops_over_cells(communication: bool, sensor: dict[str, An
             beliefs, altitude = state.beliefs[e, 2][view].flatten().tolist(), goals[e, 2, a, 2]
             for p, factor in zip(beliefs, factors[view].flatten().tolist(), strict=True):
                 total += factor * cell_gain(p, rates[altitude], 0.4)
-            assert found[e, a].item() == pytest.approx(total, rel=1e-4, abs=1e-4)
+            wanted = total if allowed[e, a] else 0.0
+            assert found[e, a].item() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
 def test_the_best_allowed_action_is_taken() -> None:
     env, state = some_missions()
-    planner = InformationGainPlanner(env.lattice, env.camera, 0.4)
+    planner = InformationGainPlanner(env.lattice, env.camera)
     actions, masks, _, reported = planner.act(state, env.generator)
     goals = env.lattice.nearest_destinations(state.positions)
     after = env.lattice.move(state.positions, actions)
     for i in range(3):
-        scores = planner.scores(state, i, goals[:, i], [after[:, j] for j in range(i)])
+        chosen = [after[:, j] for j in range(i)]
+        scores = planner.scores(state, i, goals[:, i], chosen, masks[:, i])
         best = scores.masked_fill(~masks[:, i], -torch.inf).argmax(-1)
         assert torch.equal(actions[:, i], best)
-        torch.testing.assert_close(reported[:, i], scores * masks[:, i], rtol=0, atol=0.006)
+        torch.testing.assert_close(reported[:, i], scores, rtol=0, atol=0.006)
     flown = reported.masked_fill(~masks, -torch.inf).argmax(-1)
     assert torch.equal(flown, actions)
 
@@ -102,7 +112,7 @@ def test_actions_that_rounding_alone_tells_apart_are_reported_as_equal() -> None
             return torch.linspace(1.0, 1.0001, env.lattice.num_actions).expand(len(state.t), -1)
 
     env, state = some_missions()
-    planner = Rising(env.lattice, env.camera, 0.4)
+    planner = Rising(env.lattice, env.camera)
     actions, masks, _, reported = planner.act(state, env.generator)
     assert torch.equal(actions, masks.int().argmax(-1))  # the first that is allowed
     assert torch.equal(reported.masked_fill(~masks, -torch.inf).argmax(-1), actions)
@@ -118,14 +128,14 @@ def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
     # Below both: +x of the first, −y of the second.
     state.beliefs[..., *in_view(env, 3, 3, 0)] = 0.5
     state.beliefs[:, :, -9:, -9:] = 0.4
-    planner = InformationGainPlanner(env.lattice, env.camera, 0.5)
+    planner = InformationGainPlanner(env.lattice, env.camera)
     goals = env.lattice.destinations(state.positions)
-    chosen = [torch.tensor([[3, 3, 0]])]
+    chosen, allowed = [torch.tensor([[3, 3, 0]])], torch.ones(1, 4, dtype=torch.bool)
     scores = []
     for hears, active in ((True, True), (False, True), (True, False)):
         state.heard.fill_(hears)
         state.active[:, 0] = active
-        scores.append(planner.scores(state, 1, goals[:, 1], chosen))
+        scores.append(planner.scores(state, 1, goals[:, 1], chosen, allowed))
     heard, unheard, inactive = scores
     assert inactive.equal(unheard)
     assert unheard.argmax().item() == 1

@@ -61,10 +61,10 @@ class Scores:
 
 
 def classical(env: MissionEnvironment) -> list[Planner]:
-    prior = env.config.mapping.prior
     return [
-        InformationGainPlanner(env.lattice, env.camera, prior),
-        InformationGainPlanner(env.lattice, env.camera, prior, communication=False),
+        InformationGainPlanner(env.lattice, env.camera),
+        InformationGainPlanner(env.lattice, env.camera, version=env.fusion.version),
+        InformationGainPlanner(env.lattice, env.camera, communication=False),
         CoveragePlanner(env.config, env.lattice),
         OraclePlanner(env.config, env.lattice),
     ]
