@@ -40,8 +40,11 @@ class MapPrediction:
     def predict(self, features: Features) -> Tensor:
         """Predict the entropy in the region of interest, [..., X, Y]."""
         lead, device = features.coarse.shape[:-3], features.coarse.device
+        # On a CPU the convolutions are a quarter faster with channels last.
+        order = torch.channels_last if device.type == "cpu" else torch.preserve_format
+        maps = (each.flatten(0, len(lead) - 1).to(memory_format=order) for each in features)
         with autocast(device, resolve_precision(self._precision, device)):
-            logits = self._network(*(maps.flatten(0, len(lead) - 1) for maps in features))
+            logits = self._network(*maps)
         return logits.float().sigmoid().unflatten(0, lead) * features.coarse[..., 1, :, :]
 
 
