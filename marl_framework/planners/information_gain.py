@@ -18,9 +18,9 @@ from marl_framework.mission.sensor import entropy_left
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 
-# Window cells processed at once: few enough for a CPU's caches, enough to keep a GPU busy.
-_CPU_CELLS = 2**18
-_GPU_CELLS = 2**24
+# Window cells processed at once. Plain operators on a CPU need few enough for its caches.
+_CACHED_CELLS = 2**18
+_MOST_CELLS = 2**24
 
 
 def expected_gain(belief: Tensor, rates: Tensor, odds: Tensor) -> Tensor:
@@ -49,7 +49,8 @@ class InformationGainPlanner:
 
     Each UAV uses its own belief. If it hears a UAV that chose earlier, the gain of cells in that
     UAV's next footprint is multiplied by the share of an undecided cell's entropy that a reading
-    leaves. Without `communication` all cells count fully.
+    leaves. Without `communication` all cells count fully. `version` is the kernel version; there
+    are no Triton kernels, so GPUs use plain operators.
     """
 
     name = "information_gain"
@@ -64,7 +65,8 @@ class InformationGainPlanner:
         self._lattice, self._camera, self._version = lattice, camera, version
         self._communication = communication
         self._remaining = entropy_left(camera.error_rates)
-        cells = _GPU_CELLS if lattice.offsets.is_cuda else _CPU_CELLS
+        in_cache = version is Version.PLAIN and not lattice.offsets.is_cuda
+        cells = _CACHED_CELLS if in_cache else _MOST_CELLS
         self.chunk = max(1, cells // math.prod(camera.window))
 
     @torch.no_grad()
