@@ -51,7 +51,7 @@ def fly(config: Config, missions: int) -> Round:
     draws = env.draw_step()
     state.positions.copy_(env.lattice.move(state.positions, actions))
     state.t.add_(1)
-    state.heard.copy_(env.hear(state, draws.communication))
+    state.heard.copy_(env.radio.hear(state, env.radio.lost(state, draws.communication)))
     return Round(state, draws.sensor)
 
 

@@ -221,10 +221,9 @@ def replay(
     state = recorded_state(environment, config, cases)
     actions = torch.from_numpy(np.stack([case["actions"] for case in cases]))
     actions = actions.to(environment.device, torch.int64)
-    # A draw of 0 loses the messages that were not heard.
-    uniform = torch.from_numpy(np.stack([case["heard"] for case in cases]).astype(np.float32))
+    heard = torch.from_numpy(np.stack([case["heard"] for case in cases]).astype(bool))
 
-    state.heard.copy_(environment.hear(state, uniform.to(environment.device)))
+    state.heard.copy_(environment.radio.hear(state, ~heard.to(environment.device)))
     environment.fuse_heard(state)
     utility = environment.fuse_global(state)
     observation = builder.actor(state)

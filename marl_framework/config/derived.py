@@ -56,6 +56,7 @@ class MissionRanges:
         cost_limits: possible cost limits of UAVs; infinite if there is no limit.
         has_cost: whether a cost limit applies.
         has_crashes: whether UAVs may crash.
+        has_delays: whether messages may arrive late.
         has_zones: whether there are no-fly zones or obstacles.
         drawn_keys: keys with more than one value; each mission draws one.
         keys_that_end_missions: keys that make missions end at different times.
@@ -72,6 +73,7 @@ class MissionRanges:
         self.cost_limits = (math.inf,) if cost is None else choices(cost)
         self.has_cost = cost is not None
         self.has_crashes = max(choices(uav.crash_rate)) > 0
+        self.has_delays = max(choices(uav.delay)) > 0
         self.has_zones = limits.no_fly_zones is not None or limits.obstacles.number > 0
         values = {
             "experiment.missions.n_agents": self.team_sizes,

@@ -12,10 +12,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from marl_framework.config.model import Config
-from marl_framework.config.types import LIST, ONE
+from marl_framework.config.types import LIST, ONE, RANGE
 
 _LONGEST = 60  # maximum number of characters of a value in a message
-_FORMS = (ONE, LIST, "float", "str", "[key]")
+_FORMS = (ONE, LIST, RANGE, "float", "str", "[key]")
 """Parts of pydantic's locations that are not key names."""
 _EXPECTATIONS = {
     "dict_type": "be a mapping such as {a: 1}",

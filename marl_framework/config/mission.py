@@ -91,12 +91,29 @@ class SimulationConfig(types.Section):
         return self
 
 
+class SensorRealityConfig(types.Section):
+    """Difference between the camera and `sensor.model`, which UAVs assume.
+
+    From a list or range, each mission draws one value.
+    """
+
+    factor: types.Spread[types.Factor] = 1.0
+    """Factor of both error rates."""
+    miss: types.Spread[types.Addition] = 0.0
+    """Addition to the probability of reading a cell of interest as negative."""
+    false_alarm: types.Spread[types.Addition] = 0.0
+    """Addition to the probability of reading any other cell as positive."""
+    lost_frames: types.Spread[types.Share] = 0.0
+    """Share of frames that give no reading."""
+
+
 class SensorConfig(types.Section):
     """Camera and ground truth."""
 
     field_of_view: FieldOfViewConfig = FieldOfViewConfig()
     pixel: PixelConfig = PixelConfig()
     model: SensorModelConfig = SensorModelConfig()
+    reality: SensorRealityConfig = SensorRealityConfig()
     simulation: SimulationConfig = SimulationConfig()
 
 
@@ -142,6 +159,9 @@ class CostConfig(types.Section):
     """Cost per metre down."""
     reading: types.NonNegative = 0.0
     """Cost of the reading at the end of each move."""
+    wind: types.Spread[types.Wind] = 0.0
+    """Wind speed as a share of the airspeed; each mission draws a direction. Changes the
+    horizontal cost of a move in proportion to its duration."""
 
 
 class ConstraintsConfig(types.Section):
@@ -181,13 +201,31 @@ class ConstraintsConfig(types.Section):
         return self
 
 
+class PositionErrorConfig(types.Section):
+    """Distance between footprints and the positions that UAVs assume.
+
+    From a list or range, each mission draws one value.
+    """
+
+    bias: types.Spread[types.Deviation] = 0.0
+    """Standard deviation along x and y of each UAV's constant error [m]."""
+    jitter: types.Spread[types.Deviation] = 0.0
+    """Standard deviation along x and y of the error of each reading [m]."""
+
+
 class UAVConfig(types.Section):
-    """Radio and crashes of the UAVs; from a list, each mission draws one value."""
+    """Radio, position errors and crashes; from a list or range, each mission draws one value."""
 
     communication_range: types.Drawn[types.Range] = 25.0
     """Largest distance at which UAVs hear each other [m]; .inf = no limit."""
     failure_rate: types.Drawn[types.Share] = 0.0
     """Share of lost messages."""
+    failure_burst: types.Spread[types.Burst] | None = None
+    """Mean number of consecutive messages that are lost between two UAVs; null = messages are lost
+    independently."""
+    delay: types.Drawn[types.Delay] = 0
+    """Moves until a message arrives; from a list, each message draws one value."""
+    position_error: PositionErrorConfig = PositionErrorConfig()
     crash_rate: types.Drawn[types.Share] = 0.0
     """Share of UAVs that crash after each move."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -61,12 +61,16 @@ def _is_threshold(value: float | str) -> bool:
 
 
 T = TypeVar("T")
-ONE, LIST = "one value", "list of values"
-"""Names of the two forms of a `Drawn` key in pydantic's errors."""
+ONE, LIST, RANGE = "one value", "list of values", "range of values"
+"""Names of the forms of a `Drawn` or `Spread` key in pydantic's errors."""
 
 
 def _form(value: Any) -> str:
     return LIST if isinstance(value, list | tuple) else ONE
+
+
+def _form_or_range(value: Any) -> str:
+    return RANGE if isinstance(value, dict) else _form(value)
 
 
 Drawn = Annotated[
@@ -75,6 +79,30 @@ Drawn = Annotated[
     Discriminator(_form),
 ]
 """One value for all missions, or a list from which each mission draws a value."""
+
+
+def _low_comes_first(ends: dict[str, float]) -> dict[str, float]:
+    if ends["low"] > ends["high"]:
+        raise ValueError(f"low {ends['low']:g} is above high {ends['high']:g}")
+    return ends
+
+
+Ends = dict[Literal["low", "high"], T]
+
+Spread = Annotated[
+    Annotated[T, Tag(ONE)]
+    | Annotated[tuple[T, ...], Field(min_length=1, max_length=1000), Tag(LIST)]
+    | Annotated[Ends[T], Field(min_length=2), AfterValidator(_low_comes_first), Tag(RANGE)],
+    Discriminator(_form_or_range),
+]
+"""One value for all missions, or a list or `{low: a, high: b}` from which each mission draws."""
+
+
+def spans(value: T | tuple[T, ...] | Ends[T]) -> tuple[tuple[T, T], ...]:
+    """Return the values of a `Spread` key as intervals; a single value has no length."""
+    if isinstance(value, dict):
+        return ((value["low"], value["high"]),)
+    return tuple((one, one) for one in choices(value))
 
 
 def choices(value: T | tuple[T, ...]) -> tuple[T, ...]:
@@ -100,6 +128,13 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 Metres = Annotated[float, Field(ge=1e-3, le=1e6)]
 Point = tuple[Annotated[float, Field(ge=-90, le=90)], Annotated[float, Field(ge=-180, le=180)]]
 """(latitude, longitude) in WGS 84 [degrees]."""
+Deviation = Annotated[float, Field(ge=0, le=100)]
+"""Standard deviation of a position [m]."""
+Factor = Annotated[float, Field(ge=0, le=10)]
+Addition = Annotated[float, Field(ge=-1, le=1)]
+Wind = Annotated[float, Field(ge=0, le=0.9)]
+Burst = Annotated[float, Field(ge=1, le=1000)]
+Delay = Annotated[int, Field(ge=0, le=8)]
 Angle = Annotated[float, Field(ge=1, le=175)]
 Range = Annotated[
     float,

@@ -27,6 +27,8 @@ _UNSUPPORTED = {
     "has_crashes": "--set experiment.uav.crash_rate=0",
 }
 """Mission properties that a portable team does not support, and options to disable them."""
+_PLAIN = {"compute": {"compile": False}, "experiment": {"uav": {"delay": 0}}}
+"""Settings of a portable team; its user passes the messages that have arrived."""
 
 
 class PortableActor(nn.Module):
@@ -81,7 +83,7 @@ class PortableTeam(nn.Module):
         self.actor = deepcopy(actor)
         self._lattice = Lattice(config, device)
         self._camera = Camera(config, device)
-        plain = with_changes(config, {"compute": {"compile": False}}, "an exported team")
+        plain = with_changes(config, _PLAIN, "an exported team")
         self._builder = ObservationBuilder(plain, self._lattice, self._camera)
         self._budget, self._size = max(config.missions.budgets), config.missions.most_agents
         self._range = _shortest_range(config)

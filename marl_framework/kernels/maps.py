@@ -115,8 +115,12 @@ class CriticPlaces(NamedTuple):
 
 
 def supports(config: Config) -> bool:
-    """Return whether map and action kernels support these missions: no costs, few columns."""
-    return not config.missions.has_cost and config.geometry.lattice_shape[1] <= MOST_COLUMNS
+    """Return whether kernels for maps and actions support the missions.
+
+    They support neither costs nor delays of messages, and at most `MOST_COLUMNS` columns.
+    """
+    missions, columns = config.missions, config.geometry.lattice_shape[1]
+    return not (missions.has_cost or missions.has_delays) and columns <= MOST_COLUMNS
 
 
 class Sizes(NamedTuple):

@@ -110,7 +110,14 @@ class Maps(NamedTuple):
 
 
 def read(
-    version: Version, view: View, truth: Tensor, bits: Tensor, readings: Tensor, pooled: Tensor
+    version: Version,
+    view: View,
+    truth: Tensor,
+    bits: Tensor,
+    flip_below: Tensor,
+    shift: Tensor | None,
+    readings: Tensor,
+    pooled: Tensor,
 ) -> None:
     """Take a reading with each UAV.
 
@@ -120,19 +127,27 @@ def read(
         truth: region of interest, [E, R, C] bool.
         bits: uniform 16-bit integers, [E, N, K_x, K_y] int16; or, with Triton, keys from which the
             kernel draws these bits (`window_bits`), [E] int64.
+        flip_below: see `Optics.flip_below`; for each UAV, [E, N, 2] int16.
+        shift: rows and columns from each footprint to the cells that are read instead,
+            [E, N, 2] int64; beyond the map its edge continues. None if all are 0.
         readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
         pooled: area means of readings over X × Y parts of each unclipped footprint,
             [E, N, X, Y] float32, written.
     """
-    z = view.positions[..., 2]
-    flip_below = view.optics.flip_below[z]
     if version is not Version.PLAIN:
         run = _read_windows if version is Version.TRITON else load("windows", version).read_windows
-        sides = view.optics.sides[z]
-        run(truth, bits, flip_below, view.boxes, sides, view.active, readings, pooled)
+        sides = view.optics.sides[view.positions[..., 2]]
+        run(truth, bits, flip_below, view.boxes, sides, shift, view.active, readings, pooled)
         return
     footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
     index = footprint.flat_index(window, truth.shape[-1])
+    if shift is not None:
+        seen = footprint.cells(window)
+        rows, cols = (
+            (cells + by.unsqueeze(-1)).clamp(0, size - 1)
+            for cells, by, size in zip(seen, shift.unbind(-1), truth.shape[-2:], strict=True)
+        )
+        index = (rows.unsqueeze(-1) * truth.shape[-1] + cols.unsqueeze(-2)).flatten(-2)
     interest = truth.flatten(1).gather(1, index.flatten(1)).view_as(bits)
     false_alarm, miss = flip_below[..., None, None, :].unbind(-1)
     rows, cols = footprint.inside(window, footprint)
@@ -307,6 +322,8 @@ class Sizes(NamedTuple):
     BLOCK_Y: int
     keys: bool = False
     """Whether the kernel draws random bits from keys."""
+    shifts: bool = False
+    """Whether cells beside the footprints are read."""
     blank: bool = False
     """Whether beliefs are reset to the prior first."""
     team: bool = False
@@ -333,14 +350,17 @@ def _read_windows(
     flip_below: Tensor,
     boxes: Tensor,
     sides: Tensor,
+    shift: Tensor | None,
     active: Tensor,
     readings: Tensor,
     pooled: Tensor,
 ) -> None:
-    """See `read`; `flip_below` and `sides` are [E, N, 2]."""
-    tensors = truth, bits, flip_below, boxes, sides, active, readings, pooled
+    """See `read`; `sides` are [E, N, 2]."""
+    flags = {"keys": bits.dtype == torch.int64, "shifts": shift is not None}
+    given = sides if shift is None else shift  # a placeholder that the kernel does not read
+    tensors = truth, bits, flip_below, boxes, sides, given, active, readings, pooled
     check_contiguous(*tensors)
-    sizes = Sizes.of(readings, truth, pooled, keys=bits.dtype == torch.int64)
+    sizes = Sizes.of(readings, truth, pooled, **flags)
     launch("windows.read", (pooled.shape[:3].numel(),), *tensors, S=sizes, **_OPTIONS)
 
 

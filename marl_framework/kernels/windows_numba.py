@@ -19,9 +19,12 @@ from marl_framework.kernels.loops import FAST, loop, views
 _HALF = np.float32(0.5)
 
 
-def read_windows(*tensors: Tensor) -> None:
+def read_windows(*arguments: Any) -> None:
     """See `windows.read`."""
-    read_loop(*views(*tensors))
+    *before, shift, active, readings, pooled = arguments
+    if shift is None:
+        shift = torch.zeros(*readings.shape[:2], 2, dtype=torch.int64)
+    read_loop(*views(*before, shift, active, readings, pooled))
 
 
 def fuse_own(*arguments: Any) -> None:
@@ -43,18 +46,18 @@ def fuse_global(*arguments: Any) -> Tensor:
 
 
 @loop(parallel=True)
-def read_loop(truth, bits, flip_below, boxes, sides, active, readings, pooled):
+def read_loop(truth, bits, flip_below, boxes, sides, shift, active, readings, pooled):
     """See `windows.read`."""
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
-            seen = bits[e, i], flip_below[e, i], boxes[e, i], sides[e, i]
+            seen = bits[e, i], flip_below[e, i], boxes[e, i], sides[e, i], shift[e, i]
             _read(truth[e], *seen, readings[e, i], pooled[e, i])
 
 
 @njit(**FAST)
-def _read(truth, bits, flip_below, box, sides, signs, pooled):
+def _read(truth, bits, flip_below, box, sides, shift, signs, pooled):
     """Take one reading and average it over the parts of the unclipped footprint square."""
     signs[:, :] = 0
     pooled[:, :] = 0.0
@@ -64,14 +67,18 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
     size = cells.padded(last - first)
     read, totals = np.zeros(size, np.float32), np.zeros(size, np.float32)
     false_alarm, miss = flip_below[0], flip_below[1]
+    moved = np.empty(size, truth.dtype)
     fine = sides[0] >= pooled.shape[0] and sides[1] >= pooled.shape[1]
     for r in range(box[0], box[1]):
-        interest = truth[r, first:last]
+        line = truth[min(max(r + shift[0], 0), truth.shape[0] - 1)]
         drawn = bits[r - box[4], first - box[5] : last - box[5]]
         seen = signs[r - box[4], first - box[5] : last - box[5]]
-        for c in range(seen.size):
-            limit = miss if interest[c] else false_alarm
-            seen[c] = np.int8(1) if interest[c] != (drawn[c] < limit) else np.int8(-1)
+        if shift[1] == 0:
+            _sign_row(line[first:last], drawn, miss, false_alarm, seen)
+        else:
+            for c in range(seen.size):
+                moved[c] = line[min(max(first + c + shift[1], 0), line.size - 1)]
+            _sign_row(moved, drawn, miss, false_alarm, seen)
         if fine:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])
@@ -79,6 +86,14 @@ def _read(truth, bits, flip_below, box, sides, signs, pooled):
             cells.pool_row(read, totals, span, rows, pooled, sides)
         else:
             _pool_coarse(seen, r - top, first - left, sides, pooled)
+
+
+@njit(**FAST)
+def _sign_row(interest, drawn, miss, false_alarm, seen):
+    """Write the signs of one row of a reading."""
+    for c in range(seen.size):
+        limit = miss if interest[c] else false_alarm
+        seen[c] = np.int8(1) if interest[c] != (drawn[c] < limit) else np.int8(-1)
 
 
 @njit(**FAST)

@@ -54,7 +54,7 @@ def window_bits(key, i, rows, first_col, S: tl.constexpr):
 
 
 @triton.jit
-def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.constexpr):
+def read(truth, bits, flip_below, boxes, sides, shift, active, readings, pooled, S: tl.constexpr):
     """See `windows.read`; a program handles one row of parts of an unclipped footprint.
 
     Cells that two rows of parts share are read twice and written once.
@@ -71,6 +71,9 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
         side_x = tl.load(sides + uav * 2).to(tl.int32)
         side_y = tl.load(sides + uav * 2 + 1).to(tl.int32)
         flip_other, flip_interest = tl.load(flip_below + uav * 2), tl.load(flip_below + uav * 2 + 1)
+        if S.shifts:
+            down = tl.load(shift + uav * 2).to(tl.int32)
+            right = tl.load(shift + uav * 2 + 1).to(tl.int32)
         if S.keys:
             i, key = (uav % S.N).to(tl.int32), tl.load(bits + e)
         low = tl.maximum(top + x * side_x // S.X, row0)
@@ -91,7 +94,12 @@ def read(truth, bits, flip_below, boxes, sides, active, readings, pooled, S: tl.
                 rows = r0 + tl.arange(0, _ROWS)
                 inside = (rows < high)[:, None] & in_cols[None, :]
                 at = (rows - window_row)[:, None] * S.KY + window_cols[None, :]
-                cell = below + (rows[:, None] * S.C + cols[None, :])
+                if S.shifts:
+                    seen_rows = tl.minimum(tl.maximum(rows + down, 0), S.R - 1)
+                    seen_cols = tl.minimum(tl.maximum(cols + right, 0), S.C - 1)
+                    cell = below + (seen_rows[:, None] * S.C + seen_cols[None, :])
+                else:
+                    cell = below + (rows[:, None] * S.C + cols[None, :])
                 interest = tl.load(cell, mask=inside, other=0) != 0
                 if S.keys:
                     drawn = tl.zeros([_ROWS, _COLS], tl.int16)

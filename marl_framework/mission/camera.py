@@ -53,6 +53,12 @@ def _axis_tables(
     )
 
 
+def flip_thresholds(rates: Tensor) -> Tensor:
+    """Return `Optics.flip_below` for miss and false-alarm probabilities, [..., 2]."""
+    limits = (rates.flip(-1) * 2**16).round().clamp(0, 2**16 - 1) - 2**15
+    return limits.to(torch.int16)
+
+
 class Camera:
     """Footprints and readings of N UAVs over E maps.
 
@@ -93,11 +99,10 @@ class Camera:
         self.error_rates = rates.to(device=device, dtype=torch.float32)
         self.odds = reading_odds(self.error_rates)
         self.shift = reading_shift(self.error_rates)
-        limits = (rates.flip(-1) * 2**16).round().clamp(max=2**16 - 1) - 2**15
         prior = config.mapping.prior
         self.optics = Optics(
             sides=torch.tensor(self.sides).T.contiguous().to(device),
-            flip_below=limits.to(torch.int16).to(device),
+            flip_below=flip_thresholds(rates).to(device),
             odds=self.odds * ((1 - prior) / prior),
             map_weights=(x.map_weights, y.map_weights),
             tile_weights=(x.tile_weights, y.tile_weights),

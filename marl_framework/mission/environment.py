@@ -21,10 +21,13 @@ from marl_framework.kernels.cells import (
 from marl_framework.kernels.windows import pool_readings
 from marl_framework.kernels.words import random_words
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.disturbances import NUMBERS, Disturbances
 from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import find_zones
-from marl_framework.mission.obstacles import NUMBERS, Obstacles
+from marl_framework.mission.obstacles import NUMBERS as BOX_NUMBERS
+from marl_framework.mission.obstacles import Obstacles
+from marl_framework.mission.radio import Radio
 from marl_framework.mission.reward import TeamReward, Utility
 from marl_framework.mission.seeding import split_seed
 from marl_framework.mission.state import MissionState, ResetDraws, StepDraws, assign, fill
@@ -65,7 +68,7 @@ class MissionEnvironment:
         n_agents: size N of the largest team.
         episode_length: number of moves in the longest mission.
         has_inactive: whether UAVs may be inactive, see `MissionState.active`.
-        lattice, camera, fusion, terrain, obstacles: components of the missions.
+        lattice, camera, fusion, terrain, obstacles, disturbances, radio: components.
         zones: no-fly zones; None if there are none.
         generator: random generator of all draws; absent on the meta device.
     """
@@ -96,6 +99,8 @@ class MissionEnvironment:
         if self.zones is not None and not self._needs_moves:
             self._moves = self.zones.moves().to(device)
         self.fusion = Fusion(config, self.camera)
+        self.disturbances = Disturbances(config, self.camera, self.lattice)
+        self.radio = Radio(config, self.lattice, self.fusion)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
         self._prior = config.mapping.prior
@@ -136,7 +141,9 @@ class MissionEnvironment:
                 allocating memory in each step costs more than filling it.
         """
         draws, shape = self._draw_reading(reuse), (self.num_envs, self.n_agents)
-        return replace(draws, crashes=self._uniform(*shape)) if self._has_crashes else draws
+        if self._has_crashes:
+            draws = replace(draws, crashes=self._uniform(*shape))
+        return self._disturb(draws)
 
     def _draw_reading(self, reuse: bool = False) -> StepDraws:
         e, n, (kx, ky) = self.num_envs, self.n_agents, self.camera.window
@@ -167,8 +174,16 @@ class MissionEnvironment:
             for name in ("team", "budget", "failure_rate", "crash_rate", "limit")
             if len(self._values[name][1]) > 1
         }
-        boxes = self._uniform(self.num_envs, self.obstacles.number, NUMBERS)  # last, for old seeds
-        return ResetDraws(terrain, start, range_choice, first, boxes, **drawn)
+        # New draws come last, so that old seeds give the same missions.
+        boxes = self._uniform(self.num_envs, self.obstacles.number, BOX_NUMBERS)
+        drawn |= self.disturbances.draw(self._uniform, self.num_envs, self.n_agents)
+        return ResetDraws(terrain, start, range_choice, self._disturb(first), boxes, **drawn)
+
+    def _disturb(self, draws: StepDraws) -> StepDraws:
+        e, n = self.num_envs, self.n_agents
+        if self.disturbances.needs_numbers:
+            draws = replace(draws, numbers=self._uniform(e, n, NUMBERS))
+        return replace(draws, delays=self._uniform(e, n, n)) if self.radio.most_delay else draws
 
     def _choice(self, name: str) -> Tensor:
         field, values = self._values[name]
@@ -228,9 +243,10 @@ class MissionEnvironment:
                 fill(pooled, self._blank_uncertainty, mask)
         fill(state.entropy, self._blank_entropy, mask)
         fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
-        assign(state.heard, self.hear(state, draws.first.communication), mask)
+        self.disturbances.begin(state, draws, mask)
+        self.radio.send(state, draws.first, mask, first=True)
         started = self._all if mask is None else mask
-        self.fusion.update(state, draws.first.sensor, started, blank=True)
+        self._fuse(state, draws.first, started, blank=True)
         self._reward.begin(state)
         return state
 
@@ -247,14 +263,17 @@ class MissionEnvironment:
         """
         positions, running = self.lattice.move(state.positions, actions), self._all
         if self._has_cost:
-            state.left.sub_(self.lattice.costs[actions] * state.active)
+            costs = self.lattice.costs_now(state).expand(*actions.shape, -1)
+            state.left.sub_(costs.gather(2, actions.unsqueeze(2)).squeeze(2) * state.active)
         if self.has_inactive:
             positions = positions.where(state.active.unsqueeze(-1), state.positions)
             running = state.active.any(1)
+        self.radio.remember(state, running)
         state.positions.copy_(positions)
         state.t.add_(running)
-        state.heard.copy_(self.hear(state, draws.communication))
-        utility = self.fusion.update(state, draws.sensor, running)
+        self.radio.send(state, draws, running)
+        utility = self._fuse(state, draws, running)
+        self.radio.receive(state, running)
         reward = self._reward(state, actions, utility)
         terminated = state.t > state.budget
         if self.has_inactive:
@@ -270,11 +289,13 @@ class MissionEnvironment:
 
     # Parts of a step ----------------------------------------------------------------------
 
-    def hear(self, state: MissionState, uniform: Tensor) -> Tensor:
-        """Return which UAVs hear each other now, [E, N, N] bool; see the function `hear`."""
-        metres, ranges = self.lattice.metres(state.positions), state.communication_range
-        active = state.active if self.has_inactive else None
-        return hear(metres, ranges, uniform, state.failure_rate, active)
+    def _fuse(
+        self, state: MissionState, draws: StepDraws, running: Tensor, blank: bool = False
+    ) -> Utility:
+        """Take and fuse the readings of a step; see `Fusion.update`."""
+        frames = self.disturbances.frames(state, draws)
+        shift = self.disturbances.shift(state, draws)
+        return self.fusion.update(state, draws.sensor, running, blank, frames, shift)
 
     def measure(self, state: MissionState, bits: Tensor) -> None:
         """Take a reading with each UAV and fuse it into the UAV's own belief."""
@@ -344,36 +365,10 @@ class MissionEnvironment:
             **{name: zeros() for name in ("failure_rate", "crash_rate")},
             **{name: zeros(dtype=torch.float64) for name in ("weighted_entropy", "entropy")},
             **{name: zeros(n, dtype=torch.float64) for name in ("limit", "left")},
+            **self.disturbances.empty_state(e, n),
+            **self.radio.empty_state(e, n, self.camera.window),
         )
 
     def _repeat_for_missions(self, table: Tensor) -> Tensor:
         tables = table.expand(self.num_envs, *table.shape)
         return tables.clone() if self._moves_differ else tables
-
-
-def hear(
-    metres: Tensor,
-    ranges: Tensor,
-    uniform: Tensor,
-    failure_rate: float | Tensor,
-    active: Tensor | None = None,
-) -> Tensor:
-    """Return whether UAV i hears UAV j, [E, N, N] bool; each UAV hears itself.
-
-    Args:
-        metres: positions [m], [E, N, 3].
-        ranges: communication range [m], [E].
-        uniform: draws in [0, 1), [E, N, N].
-        failure_rate: probability of losing a message (its draw is below); a number or [E].
-        active: UAVs that fly, [E, N] bool; others hear only themselves. None if all fly.
-    """
-    offset = metres.unsqueeze(2) - metres.unsqueeze(1)
-    reach = ranges.square() * (1 + 1e-5)  # tolerance: a UAV at exactly the range is heard
-    near = offset.square().sum(-1) <= reach.view(-1, 1, 1)
-    if isinstance(failure_rate, Tensor):
-        failure_rate = failure_rate.view(-1, 1, 1)
-    arrives = near & (uniform >= failure_rate)
-    if active is not None:
-        arrives = arrives & active.unsqueeze(1) & active.unsqueeze(2)
-    itself = torch.eye(metres.shape[1], dtype=torch.bool, device=metres.device)
-    return arrives | itself

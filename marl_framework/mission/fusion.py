@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
@@ -31,7 +32,13 @@ class Fusion:
         self._cells = camera.shape[0] * camera.shape[1]
 
     def update(
-        self, state: MissionState, bits: Tensor, running: Tensor, blank: bool = False
+        self,
+        state: MissionState,
+        bits: Tensor,
+        running: Tensor,
+        blank: bool = False,
+        frames: Tensor | None = None,
+        shift: Tensor | None = None,
     ) -> Utility:
         """Take and fuse the readings of a step; return the information gained.
 
@@ -41,22 +48,40 @@ class Fusion:
             bits: sensor noise, see `windows.read`.
             running: missions to update, [E] bool; other missions do not change.
             blank: whether to reset beliefs to the prior; the caller resets pooled maps and sums.
+            frames: UAVs that get a frame, [E, N] bool; None for all.
+            shift: see `windows.read`.
         """
-        view, prior = self.view(state, running), self._prior if blank else None
-        self.read(state, view, bits)
+        view, prior = self.view(state, running, frames), self._prior if blank else None
+        self.read(state, view, bits, shift)
         gain = self.fuse_global(state, view, prior)
         self.fuse_own(state, view, prior=prior)
         return gain
 
-    def view(self, state: MissionState, running: Tensor) -> View:
+    def view(self, state: MissionState, running: Tensor, frames: Tensor | None = None) -> View:
         """Return the UAVs' footprints and odds, and the missions to update, for the kernels."""
         boxes = self._camera.team_boxes(state.positions, state.active)
-        odds = self._camera.optics.odds[state.positions[..., 2]]
-        return View(self._camera.optics, state.positions, boxes, odds, running)
+        return self._view(state.positions, boxes, running, frames)
 
-    def read(self, state: MissionState, view: View, bits: Tensor) -> None:
+    def _view(
+        self, positions: Tensor, boxes: Tensor, running: Tensor, frames: Tensor | None
+    ) -> View:
+        if frames is not None:  # a lost frame has no rows
+            first, end, rest = boxes.split((1, 1, 6), dim=-1)
+            boxes = torch.cat((first, end.where(frames.unsqueeze(-1), first), rest), dim=-1)
+        odds = self._camera.optics.odds[positions[..., 2]]
+        return View(self._camera.optics, positions, boxes, odds, running)
+
+    def read(
+        self, state: MissionState, view: View, bits: Tensor, shift: Tensor | None = None
+    ) -> None:
         """Take a reading with each UAV; see `windows.read`."""
-        windows.read(self.version, view, state.truth, bits, state.readings, state.pooled_readings)
+        z, limits = state.positions[..., 2], state.flip_below
+        if limits.numel():
+            limits = limits.gather(1, z.unsqueeze(2).expand(-1, -1, 2))
+        else:
+            limits = self._camera.optics.flip_below[z]
+        taken = state.readings, state.pooled_readings
+        windows.read(self.version, view, state.truth, bits, limits, shift, *taken)
 
     def fuse_own(
         self,
@@ -67,9 +92,34 @@ class Fusion:
         prior: float | None = None,
     ) -> None:
         """Fuse readings into own beliefs; see `windows.fuse_own`."""
-        own = state.beliefs, state.pooled_beliefs, state.pooled_uncertainty
-        maps, flags = Maps(*own, self.tracks_uncertainty, prior), (takes_own, takes_heard)
+        maps, flags = self._own_maps(state, prior), (takes_own, takes_heard)
         windows.fuse_own(self.version, view, state.readings, state.heard, maps, *flags)
+
+    def fuse_late(
+        self,
+        state: MissionState,
+        positions: Tensor,
+        readings: Tensor,
+        arrives: Tensor,
+        running: Tensor,
+    ) -> None:
+        """Fuse readings of an earlier step into own beliefs.
+
+        Args:
+            state: missions, updated in place.
+            positions: positions of the readings, [E, N, 3] int64.
+            readings: see `windows.read`.
+            arrives: whether UAV i gets the reading of UAV j now, [E, N, N] bool.
+            running: missions to update, [E] bool.
+        """
+        taken = readings.flatten(2).any(-1)
+        view = self._view(positions, self._camera.boxes(positions), running, taken)
+        maps = self._own_maps(state, None)
+        windows.fuse_own(self.version, view, readings.contiguous(), arrives, maps, False)
+
+    def _own_maps(self, state: MissionState, prior: float | None) -> Maps:
+        own = state.beliefs, state.pooled_beliefs, state.pooled_uncertainty
+        return Maps(*own, self.tracks_uncertainty, prior)
 
     def fuse_global(self, state: MissionState, view: View, prior: float | None = None) -> Utility:
         """Fuse readings into the global belief; return the gain. See `windows.fuse_global`."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.config.types import spans
 from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 
@@ -39,7 +40,10 @@ def action_costs(config: Config) -> list[float]:
         vertical = dz * (cost.climb if dz > 0 else -cost.descent)
         metres = spacing * (math.hypot(dx, dy) * cost.horizontal + vertical)
         costs.append(metres + cost.reading)
-    highest_cost, lowest_limit = max(costs), min(config.missions.cost_limits)
+    headwind = 1 / (1 - max(high for _, high in spans(cost.wind)))
+    horizontal = horizontal_costs(config)
+    highest_cost = max(c + (headwind - 1) * h for c, h in zip(costs, horizontal, strict=True))
+    lowest_limit = min(config.missions.cost_limits)
     if lowest_limit < highest_cost:
         raise ConfigError(
             f"experiment.constraints.cost.limit: {lowest_limit:g} is below {highest_cost:g}, "
@@ -53,6 +57,13 @@ def action_costs(config: Config) -> list[float]:
     return costs
 
 
+def horizontal_costs(config: Config) -> list[float]:
+    """Return the horizontal part of each action's cost, without wind."""
+    constraints = config.experiment.constraints
+    cost = constraints.spacing * constraints.cost.horizontal
+    return [cost * math.hypot(dx, dy) for dx, dy, _ in action_offsets(constraints.num_actions)]
+
+
 class Lattice:
     """Positions at multiples of `spacing` in x and y and at Z altitudes.
 
@@ -61,7 +72,7 @@ class Lattice:
         spacing: distance between neighbouring positions [m].
         altitudes: altitudes [m], lowest first, [Z] float32.
         offsets: lattice step of each of the A = `num_actions` actions, [A, 3] int64.
-        costs: cost of each action, [A] float64.
+        costs: cost of each action without wind, [A] float64.
         sectors: division of the area into one sector per UAV.
     """
 
@@ -78,6 +89,9 @@ class Lattice:
         self._has_cost = config.missions.has_cost
         costs = action_costs(config)
         self.costs = torch.tensor(costs, dtype=torch.float64, device=device)
+        self._horizontal = torch.tensor(
+            horizontal_costs(config), dtype=torch.float64, device=device
+        )
         # Sums of floats are inexact: a cost may exceed the remaining budget by this tolerance.
         self._tolerance = 1e-9 * max(config.missions.cost_limits)
         level = [
@@ -154,9 +168,26 @@ class Lattice:
         """
         allowed = self.allowed(state.positions, state.moves)
         if self._has_cost:
-            affordable = self.costs <= state.left.unsqueeze(-1) + self._tolerance
+            affordable = self.costs_now(state) <= state.left.unsqueeze(-1) + self._tolerance
             allowed = allowed & (affordable | ~state.active.unsqueeze(-1))
         return allowed
+
+    def costs_now(self, state: MissionState) -> Tensor:
+        """Return the cost of each action in each mission, [1 or E, 1, A]."""
+        return (state.costs if state.costs.numel() else self.costs.unsqueeze(0)).unsqueeze(1)
+
+    def costs_in_wind(self, wind: Tensor, angle: Tensor) -> Tensor:
+        """Return the cost of each action at constant airspeed, [E, A].
+
+        A leg at angle a to the wind takes 1 / (w·cos a + √(1 − w²·sin² a)) times as long.
+
+        Args:
+            wind: wind speed w as a share of the airspeed, [E, 1] float64.
+            angle: direction to which the wind blows, from x to y [rad], [E, 1].
+        """
+        along = torch.atan2(*self.offsets[:, :2].double().flip(-1).unbind(-1)) - angle
+        speed = wind * along.cos() + (1 - (wind * along.sin()).square()).sqrt()
+        return self.costs + self._horizontal * (1 / speed - 1)
 
     def level_moves(self, remaining: Tensor) -> Tensor | None:
         """Return the number of horizontal moves that the remaining budget allows, at least 1.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -80,6 +80,31 @@ class MissionState(Seen):
     """Probability that a message is lost, [E] float32."""
     crash_rate: Tensor
     """Probability that a UAV crashes after a move, [E] float32."""
+    # Disturbances; each field has size 0, [E, 0], if it is off.
+    costs: Tensor
+    """Cost of each action in the wind, [E, A] float64."""
+    position_bias: Tensor
+    """Constant error of each UAV's position along x and y [m], [E, N, 2] float32."""
+    position_jitter: Tensor
+    """Standard deviation of the error of each reading's position [m], [E] float32."""
+    flip_below: Tensor
+    """Thresholds of the real error rates, see `Optics.flip_below`, [E, Z, 2] int16."""
+    lost_frames: Tensor
+    """Probability that a frame gives no reading, [E] float32."""
+    burst: Tensor
+    """Mean number of consecutive lost messages, [E] float32."""
+    lossy: Tensor
+    """Whether the last message from UAV j to UAV i was lost, at [e, i, j], [E, N, N] bool."""
+    delays: Tensor
+    """Delay [moves] of the message that UAV j sent to UAV i k moves ago, at [e, k, i, j], -1 if it
+    is lost, [E, D + 1, N, N] int8, with the longest delay D."""
+    late: Tensor
+    """Age [moves] of the newest message from UAV j that reaches UAV i now, 0 if it is not late or
+    none arrives, [E, N, N] int8."""
+    past_positions: Tensor
+    """Positions 1 to D moves ago, [E, D, N, 3] int64."""
+    past_readings: Tensor
+    """Readings 1 to D moves ago, [E, D, N, K_x, K_y] int8."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and tensor of each field."""
@@ -110,11 +135,19 @@ class StepDraws:
     """Draw that decides whether each message is lost, [E, N, N] float32 in [0, 1)."""
     crashes: Tensor | None = None
     """Draw that decides whether each UAV crashes, [E, N] float32 in [0, 1); None if none can."""
+    numbers: Tensor | None = None
+    """Draws for disturbances of each reading, see `disturbances.NUMBERS`, [E, N, 3] float32 in
+    [0, 1); None if there are none."""
+    delays: Tensor | None = None
+    """Draw for the delay of each message, [E, N, N] float32 in [0, 1); None without delays."""
 
     def __getitem__(self, index: slice) -> StepDraws:
         """Select missions by a slice."""
-        crashes = None if self.crashes is None else self.crashes[index]
-        return StepDraws(self.sensor[index], self.communication[index], crashes)
+        draws: dict[str, Any] = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            draws[field.name] = None if values is None else values[index]
+        return StepDraws(**draws)
 
 
 @dataclass
@@ -143,11 +176,31 @@ class ResetDraws:
     """Index into the crash rates, [E] int64."""
     limit: Tensor | None = None
     """Index into the cost limits, [E, N] int64."""
+    spreads: Tensor | None = None
+    """Draws for the strength of each disturbance and for the direction of the wind, [E, K + 1]
+    float32 in [0, 1); None if there are no disturbances."""
+    bias: Tensor | None = None
+    """Draws for `MissionState.position_bias`, [E, N, 2] float32 in [0, 1)."""
 
 
 def assign(target: Tensor, value: Tensor, mask: Tensor | None) -> None:
     """Copy `value` into `target` for the missions in `mask`; None for all missions."""
     target.copy_(value if mask is None else torch.where(_expand(mask, value), value, target))
+
+
+def empty_fields(
+    shapes: Mapping[str, tuple[bool, tuple[int, ...], torch.dtype]],
+    num_envs: int,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Allocate fields of `num_envs` missions, of size 0 for what is off.
+
+    `shapes` has, by name, whether a field is used, its shape for a mission, and its type.
+    """
+    return {
+        name: torch.zeros(num_envs, *(shape if on else (0,)), dtype=dtype, device=device)
+        for name, (on, shape, dtype) in shapes.items()
+    }
 
 
 def fill(target: Tensor, value: float, mask: Tensor | None) -> None:

@@ -110,13 +110,20 @@ class ObservationBuilder:
         level (z + 1)/Z. Planes of UAVs that are not heard are 0.
         """
         camera, scene = self._world.camera, Scene(self._world, state)
-        footprint = camera.footprint(state.positions)
+        heard, delays = scene.heard(), self._world.has_delays
+        seen = scene.of_viewers() if delays else scene
+        footprint = camera.footprint(seen.state.positions)
         rows = covered(footprint.row0, footprint.row1, camera.shape[0], self.shape[0])
         cols = covered(footprint.col0, footprint.col1, camera.shape[1], self.shape[1])
-        levels, heard = scene.levels(self._world.lattice.shape[2]), scene.heard()
+        levels = seen.levels(self._world.lattice.shape[2])
         planes = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)
-        heard = heard.gather(2, self._order.expand_as(heard))
-        return planes[:, self._order] * heard[..., None, None]
+        order = self._order.expand_as(heard)
+        if delays:
+            planes = planes.unflatten(0, heard.shape[:2])
+            planes = planes.take_along_dim(order[..., None, None], dim=2)
+        else:
+            planes = planes[:, self._order]
+        return planes * heard.gather(2, order)[..., None, None]
 
     def critic(self, state: MissionState, actions: Tensor, actor_observation: Tensor) -> Tensor:
         """Build the critic's inputs, [E, N, C_c, X, Y], with channels as in `critic_channels`.

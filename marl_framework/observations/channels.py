@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,10 +42,20 @@ class World:
         self.shape = lattice.shape[:2]
         self.n_agents = config.missions.most_agents
         self.has_inactive, self.has_cost = config.missions.has_inactive, config.missions.has_cost
+        self.has_delays = config.missions.has_delays
         self.max_budget = max(config.missions.budgets)
         self.diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
         ids = torch.arange(1, self.n_agents + 1, device=lattice.offsets.device)
         self.ids, self.shares = ids, ids.to(torch.float32) / self.n_agents
+
+
+class Viewers(NamedTuple):
+    """State that the other UAVs are drawn from, with one mission for each viewer."""
+
+    positions: Tensor
+    """Known positions of UAVs, [E·N, N, 3] int64."""
+    active: Tensor
+    """UAVs that fly, [E·N, N] bool."""
 
 
 class Scene:
@@ -70,9 +80,20 @@ class Scene:
         """Return the altitude level (z + 1) / `number`, [E, N]."""
         return (self.state.positions[..., 2] + 1).to(torch.float32) / number
 
+    def of_viewers(self) -> Scene:
+        """Return the scene with a mission for each viewer, E·N, as messages with delay show it."""
+        positions, n = self.state.positions, self.world.n_agents
+        past = torch.cat((positions.unsqueeze(1), self.state.past_positions), dim=1)
+        age = self.state.late.long().where(~self.state.heard, 0)
+        seen = past.gather(1, age.unsqueeze(-1).expand(-1, -1, -1, 3)).flatten(0, 1)
+        active = self.state.active.repeat_interleave(n, dim=0)
+        return Scene(self.world, Viewers(seen, active))
+
     def heard(self) -> Tensor:
         """Return who hears whom, without UAVs that have stopped since, [E, N, N] bool."""
         heard: Tensor = self.state.heard
+        if self.world.has_delays:
+            heard = heard | (self.state.late > 0)
         return heard & self.state.active.unsqueeze(1) if self.world.has_inactive else heard
 
     def hide_inactive(self, order: Tensor) -> Tensor:
@@ -127,8 +148,13 @@ def position(scene: Scene) -> Tensor:
     """Draw the lattice around the UAV, and the altitudes of the UAVs it hears."""
     ids = scene.world.ids
     own_first = ids * (ids.unsqueeze(1) != ids)
-    order = torch.where(scene.heard(), own_first, -1)
-    maps = scene.paint(scene.levels(scene.world.lattice.shape[2] + 1), order, 1.0)
+    order, number = torch.where(scene.heard(), own_first, -1), scene.world.lattice.shape[2] + 1
+    if scene.world.has_delays:
+        seen = scene.of_viewers()
+        maps = seen.paint(seen.levels(number), order.flatten(0, 1).unsqueeze(1), 1.0)
+        maps = maps.view(*order.shape[:2], *scene.world.shape)
+    else:
+        maps = scene.paint(scene.levels(number), order, 1.0)
     return centre_on(maps.unsqueeze(2), scene.state.positions[..., :2]).squeeze(2)
 
 
@@ -152,7 +178,11 @@ def probability(scene: Scene) -> Tensor:
 
 def footprint(scene: Scene) -> Tensor:
     """Draw the footprint of the UAV, and footprints of the UAVs it hears."""
-    return scene.footprints().heard_map(scene.state.heard)
+    if not scene.world.has_delays:
+        return scene.footprints().heard_map(scene.state.heard)
+    heard, n = scene.heard(), scene.world.n_agents
+    maps = scene.of_viewers().footprints().heard_map(heard.repeat_interleave(n, dim=0))
+    return maps.unflatten(0, (-1, n)).diagonal(dim1=1, dim2=2).movedim(-1, 1)
 
 
 def uncertainty(scene: Scene) -> Tensor:

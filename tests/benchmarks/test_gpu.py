@@ -23,6 +23,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.kernels.versions import Version
 from marl_framework.mission import environment
 from marl_framework.mission.fusion import Fusion
+from marl_framework.mission.radio import Radio
 from tests.benchmarks.running import refusal
 
 
@@ -113,14 +114,14 @@ def test_compiled_and_plain_missions_differ_only_in_the_last_bits(
 
 
 def test_missions_that_differ_fail(monkeypatch) -> None:
-    hear, calls = environment.MissionEnvironment.hear, []
+    hear, calls = Radio.hear, []
 
-    def deaf(env: environment.MissionEnvironment, *rest: torch.Tensor) -> torch.Tensor:
-        calls.append(env)
-        heard = hear(env, *rest)
-        return heard if env is calls[0] else torch.zeros_like(heard)
+    def deaf(radio: Radio, *rest: torch.Tensor) -> torch.Tensor:
+        calls.append(radio)
+        heard = hear(radio, *rest)
+        return heard if radio is calls[0] else torch.zeros_like(heard)
 
-    monkeypatch.setattr(environment.MissionEnvironment, "hear", deaf)
+    monkeypatch.setattr(Radio, "hear", deaf)
     passed, line = checks.same_draws(load_config("params_test.yaml"), CPU)
     assert not passed
     assert re.search(r"\bheard\b.* inf\b", line)

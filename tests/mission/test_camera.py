@@ -68,9 +68,10 @@ def test_readings_are_the_truth_with_the_sensors_error_rates(sensor):
         -(2**15), 2**15, (8, 3, *camera.window), generator=generator, dtype=torch.int16
     )
     readings, pooled = torch.zeros(bits.shape, dtype=torch.int8), torch.zeros(8, 3, 11, 11)
-    odds = camera.optics.odds[positions[..., 2]]
+    tables = camera.optics.odds, camera.optics.flip_below
+    odds, flip_below = (table[positions[..., 2]] for table in tables)
     view = View(camera.optics, positions, camera.boxes(positions), odds, torch.ones(8).bool())
-    read(Version.PLAIN, view, truth, bits, readings, pooled)
+    read(Version.PLAIN, view, truth, bits, flip_below, None, readings, pooled)
     footprint = camera.footprint(positions)
     for n, side in enumerate((56, 114, 170)):
         signs = readings[:, n]

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from marl_framework.kernels.cells import bayes_update, weighted_entropy
-from marl_framework.mission.environment import MissionEnvironment, hear
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.radio import hear
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, SPLITS, split_seed
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.asymmetric import ASYMMETRIC
@@ -124,15 +125,15 @@ def test_the_same_seed_flies_the_same_missions_and_another_seed_others():
 
 def test_hearing_by_distance_in_three_dimensions_and_by_luck():
     metres = torch.tensor([[[0.0, 0.0, 5.0], [15.0, 20.0, 5.0], [15.0, 20.0, 15.0]]])
-    nothing_fails = torch.zeros(1, 3, 3)
-    heard = hear(metres, torch.tensor([25.0]), nothing_fails, 0.0)
+    nothing_fails = torch.zeros(1, 3, 3, dtype=torch.bool)
+    heard = hear(metres, torch.tensor([25.0]), nothing_fails)
     # 0 and 1 are exactly 25 m apart; 0 and 2 are sqrt(725) m apart; 1 and 2 are 10 m apart.
     assert heard[0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
-    alone = hear(metres, torch.tensor([0.0]), nothing_fails, 0.0)
+    alone = hear(metres, torch.tensor([0.0]), nothing_fails)
     assert torch.equal(alone[0], torch.eye(3, dtype=torch.bool))
-    assert hear(metres, torch.tensor([torch.inf]), nothing_fails, 0.0).all()
-    uniform = torch.tensor([[[0.0, 0.3], [0.29, 0.0]]])  # messages fail below the rate
-    heard = hear(torch.zeros(1, 2, 3), torch.tensor([1.0]), uniform, 0.3)
+    assert hear(metres, torch.tensor([torch.inf]), nothing_fails).all()
+    lost = torch.tensor([[[True, False], [True, True]]])  # each UAV hears itself
+    heard = hear(torch.zeros(1, 2, 3), torch.tensor([1.0]), lost)
     assert heard[0].tolist() == [[True, True], [False, True]]
 
 

@@ -84,7 +84,7 @@ def test_uavs_that_drop_out_leave_the_mission_of_the_others(
     state = env.reset(draws)
     team = torch.tensor([i for i in range(5) if i not in gone])
     state.active[:, gone] = False
-    state.heard.copy_(env.hear(state, draws.first.communication))
+    state.heard.copy_(env.radio.hear(state, torch.zeros_like(state.heard)))
     single, own_builder = mixed.alone(env, len(team), 6, prepare)
     own = part(state, 1, team)
     for _ in range(env.episode_length):
