@@ -54,6 +54,8 @@ class SensorModelConfig(types.Section):
     """Coefficient a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: types.Positive = 0.2
     """Coefficient b of the exponential model [1/m]."""
+    adapt: bool = False
+    """Whether UAVs estimate the error rates in flight, from cells that they read twice."""
 
 
 class RasterConfig(types.Section):
@@ -123,6 +125,9 @@ class MappingConfig(types.Section):
     prior: types.Probability = 0.5
     """Prior probability of ROI. The published update subtracts the prior's odds for each reading,
     which is Bayes' rule only for 0.5."""
+    caution: types.Rate = 1.0
+    """Exponent of the odds of each reading, as a worse camera would have them; 1 trusts
+    `sensor.model`."""
 
 
 class ObstaclesConfig(types.Section):

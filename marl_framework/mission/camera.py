@@ -11,7 +11,7 @@ from torch import Tensor
 from marl_framework.config.model import Config
 from marl_framework.kernels.cells import area_weights, interval_overlap
 from marl_framework.kernels.windows import Footprint, Optics
-from marl_framework.mission.sensor import error_rates, reading_odds, reading_shift
+from marl_framework.mission.sensor import cautious_rates, error_rates, reading_odds, reading_shift
 
 _EPS = 1e-9  # added before a floor, as rounding may leave whole numbers slightly too small
 
@@ -65,7 +65,8 @@ class Camera:
     Attributes:
         shape: number of map cells (R, C).
         window: size of the largest footprint, clipped to the map, (K_x, K_y).
-        error_rates: miss and false-alarm probabilities by altitude, [Z, 2] float32.
+        model_rates: miss and false-alarm probabilities of `sensor.model`, [Z, 2] float32.
+        error_rates: the same, as UAVs assume them with `mapping.caution`, [Z, 2] float32.
         odds, shift: `sensor.reading_odds` and `sensor.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
         optics: tables that the kernels read.
@@ -96,7 +97,9 @@ class Camera:
         x, y = self._axes
         self.cover_tables = x.tile_cover, y.tile_cover
         rates = error_rates(config)
-        self.error_rates = rates.to(device=device, dtype=torch.float32)
+        self.model_rates = rates.to(device=device, dtype=torch.float32)
+        assumed = cautious_rates(rates, config.mapping.caution)
+        self.error_rates = assumed.to(device=device, dtype=torch.float32)
         self.odds = reading_odds(self.error_rates)
         self.shift = reading_shift(self.error_rates)
         prior = config.mapping.prior

@@ -95,7 +95,7 @@ class Disturbances:
             assign(state.position_jitter, values.get("jitter", zero), mask)
         if self.errs:
             added = torch.stack((values.get("miss", zero), values.get("false_alarm", zero)), -1)
-            rates = self._camera.error_rates * values.get("factor", zero + 1).view(-1, 1, 1)
+            rates = self._camera.model_rates * values.get("factor", zero + 1).view(-1, 1, 1)
             assign(state.flip_below, flip_thresholds(rates + added.unsqueeze(1)), mask)
         if self.loses_frames:
             assign(state.lost_frames, values["lost_frames"], mask)

@@ -87,12 +87,13 @@ def assert_twins(found: MissionState, expected: MissionState, rounds: int = 1) -
     index=st.integers(0, len(WORLDS) - 1),
     seed=st.integers(0, 2**30),
     active=st.lists(st.booleans(), min_size=MISSIONS, max_size=MISSIONS),
-    way=st.sampled_from(["bits", "keys", "blank"]),
+    way=st.sampled_from(["bits", "keys", "blank", "shift"]),
 )
 @example(index=0, seed=0, active=[True, True], way="keys")
 @example(index=1, seed=1, active=[True, False], way="bits")
 @example(index=1, seed=2, active=[False, True], way="blank")
-@settings(max_examples=3, suppress_health_check=list(HealthCheck))
+@example(index=0, seed=3, active=[True, True], way="shift")
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
 def test_rounds_are_those_of_plain_operators(
     index: int, seed: int, active: list[bool], way: str
 ) -> None:
@@ -103,8 +104,14 @@ def test_rounds_are_those_of_plain_operators(
     chosen = torch.tensor(active)
     keys = torch.randint(-(2**62), 2**62, (MISSIONS,), generator=generator)
     bits = window_bits(keys, env.n_agents, env.camera.window)
-    gained = env.fusion.update(expected, bits, chosen, blank=way == "blank")
-    if way == "bits":  # its parts, one by one
+    if way != "shift":
+        gained = env.fusion.update(expected, bits, chosen, blank=way == "blank")
+    if way == "shift":  # and frames are lost
+        frames = torch.rand(MISSIONS, env.n_agents, generator=generator) < 0.7
+        shift = torch.randint(-90, 90, (MISSIONS, env.n_agents, 2), generator=generator)
+        gained = env.fusion.update(expected, bits, chosen, False, frames, shift)
+        ours = kernels.update(found, keys, chosen, False, frames, shift)
+    elif way == "bits":  # its parts, one by one
         view = kernels.view(found, chosen)
         kernels.read(found, view, bits)
         kernels.fuse_own(found, view, takes_heard=False)

@@ -17,7 +17,6 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict
 from marl_framework.kernels.cells import bayes_update
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
 from marl_framework.observations.builder import ObservationBuilder
 from tests.small import random_actions, small_config
@@ -86,7 +85,7 @@ class PlainMission:
             self.own[i] = bayes_update(self.own[i], reading[i], odds[i], prior)
         self.heard = torch.eye(N, dtype=torch.bool)
         self.known = position.expand(N, -1, -1).clone()  # [viewer, UAV, 3]
-        for sent_at, j, i, due, signs, sender, place in sorted(
+        for _, j, i, due, signs, sender, place in sorted(
             self.messages, key=lambda message: (-message[0], message[1])
         ):
             if due == self.t and flying[i]:
@@ -119,7 +118,7 @@ class PlainMission:
             for by, cell in zip(error, self.env.config.geometry.cell_size, strict=True)
         )
         z = int(state.positions[e, i, 2])
-        rates = camera.error_rates[z] * self.at["factor"]
+        rates = camera.model_rates[z] * self.at["factor"]
         miss, false_alarm = (
             round(min(max(float(rate) + self.at[name], 0), 1) * 2**16)
             for rate, name in zip(rates, ("miss", "false_alarm"), strict=True)
@@ -147,7 +146,9 @@ spread = st.one_of(st.floats(0, 1), st.just({"low": 0.2, "high": 1.0}), st.just(
         [{}, {"factor": 2.0}, {"miss": (0.0, 0.3), "false_alarm": -0.1},
          {"lost_frames": 0.5}, {"factor": 0.0, "lost_frames": (0.0, 1.0)}]
     ),
-    failures=st.sampled_from([(0.0, None), (0.4, None), (0.4, 2.0), (0.5, {"low": 1.0, "high": 4.0})]),
+    failures=st.sampled_from(
+        [(0.0, None), (0.4, None), (0.4, 2.0), (0.5, {"low": 1.0, "high": 4.0})]
+    ),
     delay=st.sampled_from([0, 1, (0, 2), (0, 1, 3)]),
     crash_rate=st.sampled_from([0.0, 0.2]),
     compiled=st.booleans(),
@@ -203,6 +204,7 @@ def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
                 viewed.heard[:, i] = torch.stack([m.heard[i] for m in missions])
                 assert torch.equal(maps[:, i], plain_builder.actor(viewed)[:, i])
         flying = state.active.clone()
+        state.truth.copy_(torch.rand(state.truth.shape, generator=generator) < 0.5)
         step = env.draw_step()
         env.step(state, random_actions(env, state, generator), step)
 
@@ -262,14 +264,12 @@ def test_bursts_have_their_rate_and_length() -> None:
         ({"constraints": {"cost": {"limit": 20.0, "wind": 0.8}}}, "constraints.cost.limit"),
         ({"uav": {"delay": 9}}, "uav.delay"),
         ({"uav": {"position_error": {"bias": {"low": 2, "high": 1}}}}, "uav.position_error.bias"),
-        (
-            {"uav": {"position_error": {"bias": {"low": -1, "high": 1}}}},
-            "uav.position_error.bias.low",
-        ),
+        ({"uav": {"position_error": {"jitter": {"low": -1, "high": 1}}}}, "jitter.low"),
     ],
 )
 def test_values_that_do_not_fit_name_their_key(experiment: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^[^\n]*experiment\.{key}\b[^\n]*$"):
-        config = config_from_dict({"experiment": experiment}, "file")
-        MissionEnvironment(config, 1, "meta")
-        Lattice(config, "cpu")
+    def load() -> None:
+        MissionEnvironment(config_from_dict({"experiment": experiment}, "file"), 1, "meta")
+
+    with pytest.raises(ConfigError, match=rf"^[^\n]*experiment\.[a-z_.]*{key}\b[^\n]*$"):
+        load()
