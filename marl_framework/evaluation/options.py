@@ -105,7 +105,7 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     meaning = "fly the fixed worlds of docs/suite.md; --checkpoint may then be several runs: RUN,…"
-    add("--suite", choices=("standard", "teams"), help=meaning)
+    add("--suite", choices=("standard", "teams", "rough"), help=meaning)
     add("--only", metavar="WORLD,…", help="with --suite: only these worlds")
     add("--maps", metavar="NAME=PATH,…", help="with --suite: measured maps, one world each")
     add("--no-figures", action="store_true", help="write no figures")

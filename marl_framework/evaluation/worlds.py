@@ -16,6 +16,7 @@ from typing import Any
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import PARAMS, config_to_dict, load_config
+from marl_framework.config.mission import SensorRealityConfig
 from marl_framework.mission.files import file_checksum
 
 VERSION = 1
@@ -35,13 +36,20 @@ _DEFINING: dict[str, tuple[str, ...]] = {
     "experiment": ("title", "algorithm", "policy", "reward", "baselines"),
 }
 """Sections that determine a mission, each with the keys that do not."""
-_OFF: dict[tuple[str, str], Callable[[Any], bool]] = {
-    ("constraints", "cost"): lambda cost: cost["limit"] is None,
-    ("constraints", "no_fly_zones"): lambda file: file is None,
-    ("constraints", "obstacles"): lambda boxes: boxes["number"] == 0,
-    ("uav", "crash_rate"): lambda rate: rate == 0,
+_OFF: dict[tuple[str, ...], Callable[[Any], bool]] = {
+    ("experiment", "constraints", "cost"): lambda cost: cost["limit"] is None,
+    ("experiment", "constraints", "cost", "wind"): lambda wind: wind == 0,
+    ("experiment", "constraints", "no_fly_zones"): lambda file: file is None,
+    ("experiment", "constraints", "obstacles"): lambda boxes: boxes["number"] == 0,
+    ("experiment", "uav", "crash_rate"): lambda rate: rate == 0,
+    ("experiment", "uav", "delay"): lambda delay: delay == 0,
+    ("experiment", "uav", "failure_burst"): lambda burst: burst is None,
+    ("experiment", "uav", "position_error"): lambda error: not any(error.values()),
+    ("sensor", "reality"): lambda reality: reality == SensorRealityConfig().model_dump(),
+    ("sensor", "model", "adapt"): lambda adapts: not adapts,
+    ("mapping", "caution"): lambda caution: caution == 1,
 }
-"""Keys of `experiment` that are left out of the definition while the feature is off."""
+"""Keys that are left out of the definition while the feature is off."""
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -67,9 +75,12 @@ class World:
             section: {k: v for k, v in tree[section].items() if k not in ignored}
             for section, ignored in _DEFINING.items()
         }
-        for (part, key), is_off in _OFF.items():
-            if is_off(mission["experiment"][part][key]):
-                del mission["experiment"][part][key]
+        for (*sections, key), is_off in _OFF.items():
+            section = mission
+            for name in sections:
+                section = section.get(name, {})
+            if key in section and is_off(section[key]):
+                del section[key]
         if self.map_file is not None:
             try:
                 checksum = file_checksum(self.map_file)
@@ -134,6 +145,71 @@ TEAM_SIZES = (2, 4, 8, 12)
 """Team sizes of the suite `teams`."""
 
 
+def _errors(bias: float, jitter: float) -> tuple[str, ...]:
+    key = "experiment.uav.position_error"
+    return f"{key}.bias={bias}", f"{key}.jitter={jitter}"
+
+
+def _misread(share: float) -> tuple[str, ...]:
+    return f"sensor.reality.miss={share}", f"sensor.reality.false_alarm={share}"
+
+
+def _lost(messages: float, burst: float, delay: str = "0") -> tuple[str, ...]:
+    uav = "experiment.uav"
+    lost = f"{uav}.failure_rate={messages}", f"{uav}.failure_burst={burst}"
+    return *lost, f"{uav}.delay={delay}"
+
+
+def _frames(share: float) -> tuple[str, ...]:
+    return (f"sensor.reality.lost_frames={share}",)
+
+
+def _wind(share: float) -> tuple[str, ...]:
+    cost = "experiment.constraints.cost"
+    return f"{cost}.limit=75", f"{cost}.wind={share}"
+
+
+_DISTURBANCES = {
+    "position": {f"{m} m": _errors(m, m / 2) for m in (0.5, 1, 2)},
+    "camera": {f"{share:.0%}": _misread(share) for share in (0.02, 0.05, 0.1)},
+    "frames": {f"{share:.0%}": _frames(share) for share in (0.1, 0.3, 0.5)},
+    "messages": {f"{share:.0%}": _lost(share, 10) for share in (0.3, 0.6, 0.9)},
+    "delay": {f"{moves} moves": (f"experiment.uav.delay={moves}",) for moves in (1, 2, 4)},
+    "wind": {f"{share:.0%}": _wind(share) for share in (0.2, 0.4, 0.6)},
+}
+"""Settings of each disturbance at three strengths, by strength."""
+_MEANINGS = {
+    "position": "standard deviation {} of each UAV's position, and half of that in each reading",
+    "camera": "{} more cells misread than assumed",
+    "frames": "{} of the frames lost",
+    "messages": "{} of the messages lost, in bursts of 10",
+    "delay": "messages arrive {} late",
+    "wind": "wind at {} of the airspeed, cost limit of 75 m",
+}
+_DAYS = {
+    "mild": (*_errors(0.5, 0.25), *_misread(0.02), *_frames(0.05), *_lost(0.3, 2, "[0,1]")),
+    "bad": (*_errors(1, 0.5), *_misread(0.05), *_frames(0.15), *_lost(0.5, 4, "[0,1,2]")),
+    "terrible": (*_errors(2, 1), *_misread(0.1), *_frames(0.3), *_lost(0.8, 10, "[1,2,4]")),
+}
+"""Settings of the worlds that combine disturbances."""
+
+
+def _disturb(place: World) -> list[World]:
+    """Return the quiet world and its disturbed ones, with the terrain of `place`."""
+
+    def world(name: str, meaning: str, settings: tuple[str, ...]) -> World:
+        text = f"{place.meaning}, {meaning}"
+        return World(f"{place.name}_{name}", text, (*place.overrides, *settings), place.map_file)
+
+    single = [
+        world(f"{kind}_{level}", _MEANINGS[kind].format(strength), settings)
+        for kind, strengths in _DISTURBANCES.items()
+        for level, (strength, settings) in enumerate(strengths.items(), 1)
+    ]
+    days = [world(f"{day}_day", f"a {day} day", settings) for day, settings in _DAYS.items()]
+    return [place, *single, *days]
+
+
 def _map_worlds(text: str) -> list[World]:
     worlds: list[World] = []
     for part in text.split(","):
@@ -151,6 +227,8 @@ def _map_worlds(text: str) -> list[World]:
 def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
     if suite == "standard":
         return [*WORLDS, *maps]
+    if suite == "rough":
+        return [world for place in (_SPLIT, *maps) for world in _disturb(place)]
     return [world for place in (_SPLIT, _MIXED, *maps) for world in _vary_teams(place, TEAM_SIZES)]
 
 
