@@ -18,6 +18,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation import suite, worlds
 from marl_framework.evaluation.statistics import interval
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.files import strict
 from tests.teams import save_predictor, save_team
@@ -368,3 +369,19 @@ def test_a_team_is_needed_for_the_default_policies(
 ) -> None:
     given = ["--suite", "standard", "--device", "cpu", "--out", str(tmp_path)]
     assert "--checkpoint" in refused(command.main, given)
+
+
+def test_rough_worlds_differ_from_the_quiet_one_in_disturbances_alone() -> None:
+    quiet, *rough = worlds.chosen_worlds("rough", None, None)
+    definitions = [json.dumps(world.definition()["mission"]) for world in (quiet, *rough)]
+    assert not quiet.overrides
+    assert len(set(definitions)) == len(definitions) == 22
+    missions = []
+    for world in (quiet, *rough):
+        coarse = [*world.overrides, "sensor.pixel.number_x=4", "sensor.pixel.number_y=4"]
+        env = MissionEnvironment(load_config("params.yaml", coarse), 2, "cpu", seed=5)
+        state = env.reset(env.draw_reset())
+        missions.append((state.truth, state.positions))
+    for truth, positions in missions:
+        assert truth.equal(missions[0][0])
+        assert positions.equal(missions[0][1])
