@@ -29,15 +29,6 @@ def _load_box(box):
     return row0, row1, col0, col1
 
 
-@triton.jit
-def _inside(box, rows, cols, last):
-    """Return which cells of a tile lie in a footprint, and before row `last`."""
-    row0, row1, col0, col1 = _load_box(box)
-    in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
-    in_cols = (cols >= col0) & (cols < col1)
-    return in_rows[:, None] & in_cols[None, :]
-
-
 # Readings ---------------------------------------------------------------------------------
 
 
@@ -157,16 +148,8 @@ def _takes_reading(heard, turn, j, S: tl.constexpr):
 
 
 @triton.jit
-def _reaches(box, r0, c0):
-    """Return whether a footprint and a tile of cells overlap."""
-    row0, row1, col0, col1 = _load_box(box)
-    return (row0 < r0 + _ROWS) & (row1 > r0) & (col0 < c0 + _COLS) & (col1 > c0)
-
-
-@triton.jit
-def _fuse_reading(p, readings, odds, box, uav, rows, cols, last, S: tl.constexpr):
-    """Fuse the reading of one UAV into a tile of cells."""
-    inside = _inside(box, rows, cols, last)
+def _fuse_reading(p, readings, odds, box, uav, rows, cols, inside, S: tl.constexpr):
+    """Fuse the reading of one UAV into the cells of a tile that lie in its footprint."""
     window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
     at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
     sign = tl.load(readings + uav * (S.KX * S.KY) + at, mask=inside, other=0)
@@ -225,29 +208,30 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
         total, uncertainty_total, gains, reweights, removals = blank, blank, blank, blank, blank
         for r0 in range(low_r, high_r, _ROWS):
             rows = r0 + tl.arange(0, _ROWS)
-            covered = tl.zeros([_ROWS, _COLS], tl.int1)
-            near = 0
+            at = mine + (rows[:, None] * S.C + cols[None, :])
+            if S.blank:
+                covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
+                old = tl.zeros([_ROWS, _COLS], tl.float32) + prior
+            else:
+                covered, near = tl.zeros([_ROWS, _COLS], tl.int1), 0
+                old = tl.zeros([_ROWS, _COLS], tl.float32) + 0.5
+            new = old
             for turn in range(S.N):
                 j = _sender(turn, i, S)
                 box = boxes + (e * S.N + j) * 8
-                if _takes_reading(hears, turn, j, S) & _reaches(box, r0, c0):
-                    covered |= _inside(box, rows, cols, last)
-                    near = 1
-            if S.blank:
-                covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
+                row0, row1, col0, col1 = _load_box(box)
+                reaches = (row0 < r0 + _ROWS) & (row1 > r0) & (col0 < c0 + _COLS) & (col1 > c0)
+                if reaches & _takes_reading(hears, turn, j, S):
+                    in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
+                    inside = in_rows[:, None] & ((cols >= col0) & (cols < col1))[None, :]
+                    if not S.blank:
+                        seen_first = inside & ~covered
+                        old = tl.load(at, mask=seen_first, other=old)
+                        new = tl.where(seen_first, old, new)
+                        covered |= inside
+                        near = 1
+                    new = _fuse_reading(new, readings, odds, box, e * S.N + j, rows, cols, inside, S)
             if near != 0:  # the rectangle may have gaps
-                at = mine + (rows[:, None] * S.C + cols[None, :])
-                if S.blank:
-                    old = tl.zeros([_ROWS, _COLS], tl.float32) + prior
-                else:
-                    old = tl.load(at, mask=covered, other=0.5)
-                new = old
-                for turn in range(S.N):
-                    j = _sender(turn, i, S)
-                    box = boxes + (e * S.N + j) * 8
-                    if _takes_reading(hears, turn, j, S) & _reaches(box, r0, c0):
-                        uav = e * S.N + j
-                        new = _fuse_reading(new, readings, odds, box, uav, rows, cols, last, S)
                 tl.store(at, new, mask=covered)
                 here = cells.share_of(rows, x, S.R, S.X)[:, None]
                 there = cells.share_of(rows, x + 1, S.R, S.X)[:, None]
