@@ -183,20 +183,18 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     e, i = index // MAPS, (index % MAPS).to(tl.int32)
     hears = heard + index * S.N
     first, last = (x * S.R + S.X - 1) // S.X, ((x + 1) * S.R + S.X - 1) // S.X
-    # Bounding rectangle of all footprints within these rows.
     low_r, high_r, low_c, high_c = last, first, S.C, 0
     if tl.load(active + e) != 0:
-        for turn in range(S.N):
-            j = _sender(turn, i, S)
-            row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
-            row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
-            seen = (row0 < row1) & (col0 < col1) & _takes_reading(hears, turn, j, S)
-            low_r = tl.where(seen, tl.minimum(low_r, row0), low_r)
-            high_r = tl.where(seen, tl.maximum(high_r, row1), high_r)
-            low_c = tl.where(seen, tl.minimum(low_c, col0), low_c)
-            high_c = tl.where(seen, tl.maximum(high_c, col1), high_c)
         if S.blank:
             low_r, high_r, low_c, high_c = first, last, 0, S.C
+        else:  # the bounding rectangle of all footprints within these rows
+            for turn in range(S.N):
+                j = _sender(turn, i, S)
+                row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
+                row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
+                if (row0 < row1) & (col0 < col1) & _takes_reading(hears, turn, j, S):
+                    low_r, high_r = tl.minimum(low_r, row0), tl.maximum(high_r, row1)
+                    low_c, high_c = tl.minimum(low_c, col0), tl.maximum(high_c, col1)
     row, none = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([], tl.float64)
     own, carry, own_uncertainty, uncertainty_carry = row, row, row, row
     gain, reweighted, removed = none, none, none

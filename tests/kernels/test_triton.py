@@ -93,7 +93,7 @@ def check_machine_code(launch: Launch, architecture: int) -> None:
     """Compile a launch: it reads and writes memory, spills no register and needs no atomics."""
     code = compile_for(launch, architecture)
     where = f"{launch.variant} on sm_{architecture}: {code}"
-    assert code.registers <= 128, where
+    assert code.registers <= 96, where
     assert code.spilled == 0, where
     assert {("ld", "global"), ("st", "global")} <= code.operations, where
     assert not {"atom", "red"} & {name for name, _ in code.operations}, where
