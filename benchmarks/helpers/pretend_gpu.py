@@ -35,7 +35,7 @@ from benchmarks.helpers.operator_costs import (
 from marl_framework.algorithms import actor_critic
 from marl_framework.device import Lack
 from marl_framework.kernels import versions
-from marl_framework.networks import convolutional
+from marl_framework.networks import convolutional, layers
 from marl_framework.observations import symmetry
 
 GPU = torch.device("cuda", 0)
@@ -368,6 +368,7 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
             super().__init__("cpu", *args, **kwargs)
 
     autocasts, autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+    linear_on_gpu = layers.is_linear
     group = torch._C._group_tensors_by_device_and_dtype
 
     def group_on_gpu(*args: Any) -> Any:
@@ -375,6 +376,9 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
 
     def has_triton(device: torch.device) -> bool:
         return triton and device.type == "cuda"
+
+    def is_linear(*tensors: Tensor) -> bool:
+        return linear_on_gpu(*tensors) and not gpu.has_values
 
     def uses_triton(_: Any, device: torch.device) -> bool:
         return has_triton(device) and not gpu.has_values
@@ -391,9 +395,10 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (versions, "triton_lacks", lambda device: None if has_triton(device) else Lack("", "")),
-        # With values, hand-derived gradients and reordered convolutions would differ in some bits.
+        # With values, hand-derived gradients and products or reordered convolutions would differ in some bits.
         (actor_critic, "uses_triton", uses_triton),
         (convolutional, "uses_triton", uses_triton),
+        (layers, "is_linear", is_linear),
         (symmetry, "uses_triton", uses_triton),
     )
     before = torch.__future__.get_overwrite_module_params_on_conversion()

@@ -1,6 +1,7 @@
 """Convolutions without padding, computed in the way that is fastest on a machine.
 
-On CPUs convolutions train in bfloat16 at half the rate of matrix products or less, and some
+On GPUs a kernel as large as its input is a linear layer: as a convolution, the gradient of that
+input would take kx · ky times as many operations. On CPUs convolutions train in bfloat16 at half the rate of matrix products or less, and some
 float32 convolutions are faster with channels last. All ways have the same parameters and equal each
 other up to rounding.
 """
@@ -60,17 +61,45 @@ class Convolution(nn.Conv2d):
     def forward(self, maps: Tensor) -> Tensor:
         """Map [B, C, X, Y] to [B, out_channels, X - kx + 1, Y - ky + 1]."""
         if self.way is not Way.PRODUCT:
+            if is_linear(maps, self.weight):
+                return as_linear(maps, self.weight, self.bias)
             return super().forward(maps)
         mixed = maps.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if mixed else self.weight.dtype
-        rows, weight = (t.permute(0, 2, 3, 1).to(dtype) for t in (maps, self.weight))
         assert self.bias is not None
-        if weight.shape[1:3] == rows.shape[1:3]:
-            return linear(rows.flatten(1), weight.flatten(1), self.bias)[..., None, None]
+        if covers(self.weight, maps):
+            return as_linear(maps.to(dtype), self.weight.to(dtype), self.bias)
+        rows, weight = (t.permute(0, 2, 3, 1).to(dtype) for t in (maps, self.weight))
         outputs: Tensor = _Product.apply(
             rows.contiguous(), weight.contiguous(), self.bias.to(dtype)
         )
         return outputs.permute(0, 3, 1, 2)
+
+
+def covers(weight: Tensor, maps: Tensor) -> bool:
+    """Return whether a kernel [O, C, kx, ky] is as large as the maps [B, C, X, Y]."""
+    return weight.shape[2:] == maps.shape[2:]
+
+
+def is_linear(maps: Tensor, weight: Tensor) -> bool:
+    """Return whether a convolution of maps is computed by `as_linear`."""
+    return maps.device.type == "cuda" and covers(weight, maps)
+
+
+def as_linear(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply a kernel as large as its input as a linear layer, in the weights' memory order.
+
+    Args:
+        maps: [B, C, X, Y].
+        weight: [O, C, X, Y].
+        bias: [O].
+
+    Returns:
+        [B, O, 1, 1].
+    """
+    if weight.is_contiguous(memory_format=torch.channels_last):
+        maps, weight = (tensor.permute(0, 2, 3, 1) for tensor in (maps, weight))
+    return linear(maps.flatten(1), weight.flatten(1), bias)[..., None, None]
 
 
 class _Product(torch.autograd.Function):

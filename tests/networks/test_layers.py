@@ -5,12 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
 from marl_framework.config.loading import load_config
 from marl_framework.device import autocast
 from marl_framework.networks.layers import (
     Convolution,
     Way,
+    as_linear,
     choose_ways,
     convolutions,
     fastest_ways,
@@ -55,6 +58,42 @@ def test_all_ways_are_the_convolution(rows, channels, shape, kernel, way, stride
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     layer.use(Way.CONVOLUTION)
     assert all(map(torch.equal, results(layer, maps), expected))
+
+
+@given(
+    rows=st.sampled_from([1, 65]),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    orders=st.tuples(*[st.sampled_from([torch.contiguous_format, torch.channels_last])] * 2),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_kernel_as_large_as_its_input_is_a_linear_layer(rows, channels, shape, orders):
+    layer = Convolution(*channels, shape).double().to(memory_format=orders[0])
+    maps = torch.randn(rows, channels[0], *shape, dtype=torch.float64)
+    maps = maps.contiguous(memory_format=orders[1])
+    expected = results(layer, maps)
+
+    def linear(maps: Tensor) -> Tensor:
+        return as_linear(maps, layer.weight, layer.bias)
+
+    linear.weight, linear.bias = layer.weight, layer.bias
+    for ours, theirs in zip(results(linear, maps), expected, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("device", "side", "linear"),
+    [("cuda", 4, True), ("cuda", 5, False), ("cpu", 4, False), ("meta", 4, False)],
+)
+def test_only_kernels_as_large_as_their_input_are_linear_on_a_gpu(device, side, linear):
+    with pretend_gpu(PretendGpu(values=False)), FlopCounterMode(display=False) as counter:
+        layer = Convolution(8, 16, 4).to(device)
+        outputs = layer(torch.empty(2, 8, side, side, device=device))
+    assert outputs.shape == (2, 16, side - 3, side - 3)
+    assert set(counter.get_flop_counts()["Global"]) == {
+        torch.ops.aten.addmm if linear else torch.ops.aten.convolution
+    }
 
 
 @pytest.mark.parametrize("way", [Way.CHANNELS_LAST, Way.PRODUCT])
