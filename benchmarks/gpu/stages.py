@@ -104,13 +104,15 @@ def make_stages(settings: Settings) -> list[Stage]:
     paper = params if quick else "params.yaml"
     for graphs, value in GRAPHS.items():
         recorded = (*steps, "--set", f"compute.cuda_graphs={value}")
-        batches = (*recorded, "--set", "learning.batch_size=128")
+        published, smaller = (
+            (*recorded, "--set", f"learning.batch_size={size}") for size in (600, 128)
+        )
         stages += [
             bench(f"training-{graphs}", "training", _training, *recorded),
             bench(
-                f"paper-{graphs}", "training", _whole_schedule, *recorded, config=paper, limit=60
+                f"paper-{graphs}", "training", _whole_schedule, *published, config=paper, limit=60
             ),
-            bench(f"batch-128x5-{graphs}", "training", _training, *batches, config=paper, limit=60),
+            bench(f"batch-128x5-{graphs}", "training", _training, *smaller, config=paper, limit=60),
         ]
     for graphs in GRAPHS:
         memory = "51" if graphs == "eager" and not quick else "0"  # starts more processes
@@ -119,6 +121,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             *("--episodes", memory, "--set", f"compute.cuda_graphs={GRAPHS[graphs]}"),
         )
         stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown))
+    stages.append(bench("layers", "layers", _layers, limit=60, row=0.1))
     agents = ("--agents", "1" if quick else "64,4096")
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [
@@ -279,6 +282,13 @@ _TRANSFORMATIONS = _best(
     "observations_per_second", "{observations_per_second:,.0f} observations/s ({backend})"
 )
 _UTILISATION = _best("share_of_peak", "{share_of_peak:.1%} of the peak ({name})")
+
+
+def _layers(results: Any) -> str:
+    spent = results["seconds_of_convolutions"]
+    return "forward and backward of the convolutions: " + ", ".join(
+        f"{1e3 * seconds:,.2f} ms as {way}" for way, seconds in spent.items()
+    )
 
 
 def _run_summary(summary: Any) -> str:

@@ -395,7 +395,8 @@ def pretend_gpu(gpu: PretendGpu, triton: bool = False) -> Iterator[PretendGpu]:
         (torch.cuda, "get_device_capability", lambda *_, **__: (9, 0)),
         (torch.cuda, "synchronize", lambda *_, **__: None),
         (versions, "triton_lacks", lambda device: None if has_triton(device) else Lack("", "")),
-        # With values, hand-derived gradients and products or reordered convolutions would differ in some bits.
+        # With values, hand-derived gradients, linear layers and reordered convolutions would differ
+        # in some bits.
         (actor_critic, "uses_triton", uses_triton),
         (convolutional, "uses_triton", uses_triton),
         (layers, "is_linear", is_linear),

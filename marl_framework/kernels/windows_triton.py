@@ -228,7 +228,9 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
                         new = tl.where(seen_first, old, new)
                         covered |= inside
                         near = 1
-                    new = _fuse_reading(new, readings, odds, box, e * S.N + j, rows, cols, inside, S)
+                    new = _fuse_reading(
+                        new, readings, odds, box, e * S.N + j, rows, cols, inside, S
+                    )
             if near != 0:  # the rectangle may have gaps
                 tl.store(at, new, mask=covered)
                 here = cells.share_of(rows, x, S.R, S.X)[:, None]

@@ -1,9 +1,9 @@
 """Convolutions without padding, computed in the way that is fastest on a machine.
 
 On GPUs a kernel as large as its input is a linear layer: as a convolution, the gradient of that
-input would take kx · ky times as many operations. On CPUs convolutions train in bfloat16 at half the rate of matrix products or less, and some
-float32 convolutions are faster with channels last. All ways have the same parameters and equal each
-other up to rounding.
+input would take kx · ky times as many operations. On CPUs convolutions train in bfloat16 at half
+the rate of matrix products or less, and some float32 convolutions are faster with channels last.
+All ways have the same parameters and equal each other up to rounding.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_all_stages_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (names[0], names[-1]) == ("doctor", "same-weights")
     assert all(outcome["ok"] and outcome["figure"] for outcome in report["stages"])
     assert {f"{name}.log" for name in names[:-1]} <= {path.name for path in out.iterdir()}
-    for name in ("training-eager", "training-graphs", "rollout-eager", "utilisation"):
+    for name in ("training-eager", "training-graphs", "rollout-eager", "layers", "utilisation"):
         assert json.loads((out / f"{name}.json").read_text())["machine"]
     text = (out / "report.md").read_text()
     assert text in capsys.readouterr().out
@@ -213,6 +213,15 @@ def test_the_facts_of_a_gpu(monkeypatch) -> None:
     assert (facts["SM clock"], facts["memory clock"]) == ("100 of 1000 MHz", "200 of 2000 MHz")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "driver" not in machine.machine_facts("cuda")
+
+
+def test_every_figure_of_the_page_has_a_stage(tmp_path) -> None:
+    made = stages.make_stages(stages.Settings("cuda", tmp_path, quick=False))
+    page = (stages.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    (promised,) = re.findall(r"^\| \| \| stage \|\n\S+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    names = re.findall(r"\| `([^`]+)` \|$", promised, re.MULTILINE)
+    assert len(names) == promised.count("\n")
+    assert set(names) <= {re.sub("-(eager|graphs)$", "", one.name) for one in made}
 
 
 def test_limits_add_up_to_a_bounded_run(tmp_path) -> None:

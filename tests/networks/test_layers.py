@@ -83,13 +83,13 @@ def test_a_kernel_as_large_as_its_input_is_a_linear_layer(rows, channels, shape,
 
 
 @pytest.mark.parametrize(
-    ("device", "side", "linear"),
+    ("where", "side", "linear"),
     [("cuda", 4, True), ("cuda", 5, False), ("cpu", 4, False), ("meta", 4, False)],
 )
-def test_only_kernels_as_large_as_their_input_are_linear_on_a_gpu(device, side, linear):
+def test_only_kernels_as_large_as_their_input_are_linear_on_a_gpu(where, side, linear):
     with pretend_gpu(PretendGpu(values=False)), FlopCounterMode(display=False) as counter:
-        layer = Convolution(8, 16, 4).to(device)
-        outputs = layer(torch.empty(2, 8, side, side, device=device))
+        layer = Convolution(8, 16, 4).to(where)
+        outputs = layer(torch.empty(2, 8, side, side, device=where))
     assert outputs.shape == (2, 16, side - 3, side - 3)
     assert set(counter.get_flop_counts()["Global"]) == {
         torch.ops.aten.addmm if linear else torch.ops.aten.convolution
