@@ -43,6 +43,9 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=_label)
 def test_a_script_runs_and_prints_the_shapes_of_its_comments(block: Block) -> None:
+    for package in ("benchmarl", "torchrl", "vmas", "pettingzoo", "gymnasium"):
+        if package in block.code:
+            pytest.importorskip(package)
     with warnings.catch_warnings():
         if "benchmarl" in block.code:  # it uses names that TorchRL warns of
             warnings.filterwarnings("ignore", module=r"(benchmarl|torchrl|tensordict|torch)\b")

@@ -199,7 +199,7 @@ def table(results: dict[str, Any]) -> str:
                 *(f"{rate:,.3g}" for rate in rates),
             )
         )
-    header = ("network", "layer", "way", "forward", "backward", "TFLOP/s", "backward")
+    header = ("network", "layer", "way", *_PASSES, *(f"{name} TFLOP/s" for name in _PASSES))
     settings = results["settings"]
     title = f"Layers alone, {settings['batch']:,} samples in {settings['precision']}"
     return table_text(title, header, lines)

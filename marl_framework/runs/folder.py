@@ -252,7 +252,8 @@ def describe_environment(
         "device": None if device is None else describe_device(device),
         "platform": platform.platform(),
         "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("marl_framework", "torch", "kornia", "numpy")},
+        | {name: _version(name) for name in ("marl_framework", "kornia", "numpy")}
+        | {"torch": str(torch.__version__)},  # names its CUDA too
     }
 
 
