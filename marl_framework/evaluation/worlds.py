@@ -76,7 +76,7 @@ class World:
             for section, ignored in _DEFINING.items()
         }
         for (*sections, key), is_off in _OFF.items():
-            section = mission
+            section: Any = mission
             for name in sections:
                 section = section.get(name, {})
             if key in section and is_off(section[key]):
