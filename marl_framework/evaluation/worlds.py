@@ -169,7 +169,7 @@ def _wind(share: float) -> tuple[str, ...]:
     return f"{cost}.limit=75", f"{cost}.wind={share}"
 
 
-_DISTURBANCES = {
+_DISTURBANCES: dict[str, dict[str, tuple[str, ...]]] = {
     "position": {f"{m} m": _errors(m, m / 2) for m in (0.5, 1, 2)},
     "camera": {f"{share:.0%}": _misread(share) for share in (0.02, 0.05, 0.1)},
     "frames": {f"{share:.0%}": _frames(share) for share in (0.1, 0.3, 0.5)},
