@@ -39,7 +39,7 @@ class FlightRecord:
     config: Config
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
-    `rmse`, `wrmse`, `mll`, `wmll` (see `map_metrics`) and `coverage`."""
+    `rmse`, `wrmse`, `mll`, `wmll`, `ece`, `brier` (see `map_metrics`) and `coverage`."""
     episode_return: Tensor
     """Undiscounted return, [E] float32."""
     absolute_return: Tensor

@@ -15,8 +15,11 @@ import math
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.cells import clamp_probability, entropy
+from marl_framework.kernels.cells import INTEREST_ABOVE, clamp_probability, entropy
 from marl_framework.mission.accuracy import chunks, count, f1
+
+_BINS = 10  # of equal width, for the calibration error
+_MARGIN = INTEREST_ABOVE - 0.5  # rounding must not choose the bin of cells at 0.5
 
 
 def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
@@ -30,11 +33,28 @@ def coverage(seen: Tensor) -> Tensor:
     return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
+def calibration_error(belief: Tensor, truth: Tensor) -> Tensor:
+    """Return the expected calibration error (Guo et al. 2017) of P(ROI) over the whole map.
+
+    Ten bins of equal width contain the cells by their belief. The error is the mean of |mean
+    belief − share of ROI cells| over the bins, weighted by their number of cells. A belief of up
+    to 0.001 above the edge between two bins belongs to the lower one.
+    """
+    edges = torch.arange(1, _BINS, dtype=belief.dtype, device=belief.device) / _BINS + _MARGIN
+    bins = torch.bucketize(belief, edges).flatten(1)
+    # Differences within a bin sum to its number of cells · (mean belief − share of ROI cells).
+    # float64: the order in which a GPU adds them does not show in the result.
+    differences = (belief.double() - truth.double()).flatten(1)
+    sums = differences.new_zeros(len(belief), _BINS).scatter_add_(1, bins, differences)
+    return (sums.abs().sum(1) / bins.shape[1]).to(belief.dtype)
+
+
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     """Return all metrics by name, [E] each, computed in chunks of missions for speed.
 
     `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
-    `wrmse` and `wmll` are the same over the ROI cells. For `f1` see `accuracy.f1`.
+    `wrmse` and `wmll` are the same over the ROI cells. `brier` is the Brier score, the mean squared
+    error over the whole map. For `f1` see `accuracy.f1`, for `ece` see `calibration_error`.
     """
     parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -50,14 +70,18 @@ def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     errors = (belief - roi).square_()
     entropies = log_q.lerp_(log_p, p)  # p·log p + (1 - p)·log(1 - p)
 
+    squared_error = errors.mean(dim=(-2, -1))
+
     def mean_over_roi(values: Tensor) -> Tensor:
         return (values * weight).sum(dim=(-2, -1))
 
     return {
         "roi_entropy": mean_over_roi(entropies) / -math.log(2),
         "f1": f1(belief, truth),
-        "rmse": errors.mean(dim=(-2, -1)).sqrt(),
+        "rmse": squared_error.sqrt(),
         "wrmse": mean_over_roi(errors).sqrt(),
         "mll": -likelihoods.mean(dim=(-2, -1)),
         "wmll": -mean_over_roi(likelihoods),
+        "ece": calibration_error(belief, truth),
+        "brier": squared_error,
     }

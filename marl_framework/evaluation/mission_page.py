@@ -112,7 +112,7 @@ def _policy_data(
     curves = {
         "footprints": record.footprints[0].transpose(0, 1) * sides,
         "entropy": _repeat_last(record.metrics["roi_entropy"][0], rounds),
-        "f1": _repeat_last(record.metrics["f1"][0], rounds),
+        **{name: _repeat_last(record.metrics[name][0], rounds) for name in ("f1", "ece", "brier")},
     }
     return {
         "name": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -19,18 +20,23 @@ from marl_framework.evaluation.statistics import (
     paired_difference,
     statistics,
     window_blocks,
+    worst_tenth,
 )
 
 CLASSICAL = ("information_gain", "coverage", "random")
 """Classical planners, which neither learn nor see the ground truth; the best is the reference."""
 
-_LABELS = {
+METRICS = {"roi_entropy": -1, "f1": 1}
+"""Main metrics, with their worst tenth: 1 if higher is better, −1 if lower is better."""
+LABELS = {
     "roi_entropy": "ROI entropy [bit]",
     "f1": "F1",
     "rmse": "RMSE",
     "wrmse": "RMSE in ROI",
     "mll": "log loss [nat]",
     "wmll": "log loss in ROI [nat]",
+    "ece": "calibration error",
+    "brier": "Brier score",
     "coverage": "coverage",
     "path_length": "path length [m]",
     "return": "return",
@@ -47,8 +53,9 @@ def results(
 
     `policies.<name>.<metric>`: values, missions × rounds (round 0 = before any reading), missions ×
     altitudes (`altitude_shares`) or one number per mission. `summary.<name>.<metric>`: statistics
-    after the last move. `differences`: paired differences to the `reference_policy`. `blocks`: see
-    `mission_blocks`. `timing` and `machine` vary between runs.
+    after the last move. `differences`: paired differences to the `reference_policy`. For `METRICS`
+    both have `worst_tenth` (see `statistics.worst_tenth`). `blocks`: see `mission_blocks`. `timing`
+    and `machine` vary between runs.
     """
     finals = {name: final_values(record) for name, record in records.items()}
     blocks = mission_blocks(next(iter(records.values())))
@@ -57,6 +64,8 @@ def results(
         for name, final in finals.items()
     }
     reference = reference_policy(summary)
+    for (name, final), (key, sign) in product(finals.items(), METRICS.items()):
+        summary[name][key]["worst_tenth"] = worst_tenth(final[key][None], sign, blocks)
     policies, differences, timing = {}, {}, {}
     for name, record in records.items():
         measured = record.metrics | {
@@ -73,10 +82,12 @@ def results(
             "planning_seconds_per_step": fmean(seconds) / batch,
         }
         if name != reference:
-            differences[name + _MINUS + reference] = {
-                key: paired_difference(values, finals[reference][key], blocks)
-                for key, values in finals[name].items()
-            }
+            ours, theirs = finals[name], finals[reference]
+            change = {key: paired_difference(ours[key], theirs[key], blocks) for key in ours}
+            for key, sign in METRICS.items():
+                rows = ours[key][None], sign, blocks, theirs[key][None]
+                change[key]["worst_tenth"] = worst_tenth(*rows)
+            differences[name + _MINUS + reference] = change
     return {
         "settings": dict(settings),
         "blocks": None if blocks is None else blocks.tolist(),
@@ -115,9 +126,10 @@ def mission_blocks(record: FlightRecord) -> Tensor | None:
 
 
 def table_text(results: Mapping[str, Any]) -> str:
-    """Return the table of `results` after the last move, with a row per metric and policy.
+    """Return the tables of `results` after the last move, with a row per metric and policy.
 
-    The last column is the mean paired difference to the `reference_policy`.
+    The last column is the mean paired difference to the `reference_policy`. The second table has
+    the worst tenth of several missions.
     """
     summary, differences = results["summary"], results["differences"]
     first, reference = next(iter(summary)), reference_policy(summary)
@@ -137,13 +149,31 @@ def table_text(results: Mapping[str, Any]) -> str:
             if name != reference:
                 change = differences[name + _MINUS + reference][key]
                 cells.append(with_interval(change["mean"], change["interval"], sign="+"))
-            label = _LABELS.get(key, key) if name == first else ""
+            label = LABELS.get(key, key) if name == first else ""
             table.add_row(*map(Text, (label, name, *cells)))  # Text: brackets are not markup
         table.add_section()
     for name, timing in results["timing"].items():
         label = "planning a move [ms]" if name == first else ""
         seconds = timing["planning_seconds_per_step"]
         table.add_row(*map(Text, (label, name, f"{1000 * seconds:.3f}")))
+    text = as_text(table)
+    return text if missions == 1 else text + _worst_tenth_text(results, reference)
+
+
+def _worst_tenth_text(results: Mapping[str, Any], reference: str) -> str:
+    """Return the table of the worst tenth of missions."""
+    summary, differences = results["summary"], results["differences"]
+    columns = ["mean [95 %]"] + ([f"− {reference} [95 %]"] if differences else [])
+    table = new_table("Worst tenth of the missions, after the last move", ("", "policy"), columns)
+    for key in METRICS:
+        for number, (name, rows) in enumerate(summary.items()):
+            worst = rows[key]["worst_tenth"]
+            cells = [with_interval(worst["mean"], worst["interval"])]
+            if name != reference:
+                change = differences[name + _MINUS + reference][key]["worst_tenth"]
+                cells.append(with_interval(change["mean"], change["interval"], sign="+"))
+            table.add_row(*map(Text, ("" if number else LABELS[key], name, *cells)))
+        table.add_section()
     return as_text(table)
 
 

@@ -11,7 +11,7 @@ mission is resampled independently.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 _RESAMPLES = 4000
 _TRIMMED = 0.25  # share of missions that the interquartile mean drops at either end
+_TAIL = 0.1  # share of missions in the worst tenth
 _NORMAL = 1.960  # 97.5 % quantile of the normal distribution
 # 97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -35,12 +36,10 @@ def statistics(values: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
     single mission.
     """
     sample = values.detach().double().cpu()
-    iqm = trimmed_mean(sample, torch.ones_like(sample)[None])
-    iqm_interval = None
-    if resamples := _resample_missions(blocks, len(sample)):
-        counts, stretch = resamples
-        iqm_interval = middle(iqm + (trimmed_mean(sample, counts) - iqm) * stretch)
-    return {**_moments(sample, blocks), "iqm": iqm.item(), "iqm_interval": iqm_interval}
+    iqm, iqm_interval = _bootstrap(
+        lambda counts: trimmed_mean(sample, counts)[None], len(sample), blocks
+    )
+    return {**_moments(sample, blocks), "iqm": iqm, "iqm_interval": iqm_interval}
 
 
 def paired_difference(ours: Tensor, theirs: Tensor, blocks: Tensor | None = None) -> dict[str, Any]:
@@ -74,18 +73,63 @@ def interval(values: Tensor, blocks: Tensor | None = None) -> Interval | None:
     for a planner. Returns None for a single mission or block.
     """
     sample = values.detach().double().cpu()
-    seeds, missions = sample.shape
+    return _bootstrap(lambda counts: sample @ counts.mT / counts.sum(1), sample.shape[1], blocks)[1]
+
+
+def worst_tenth(
+    values: Tensor, sign: int, blocks: Tensor | None = None, reference: Tensor | None = None
+) -> dict[str, Any]:
+    """Return the mean of the worst tenth of missions, averaged over training seeds.
+
+    This is the conditional value at risk at 10 % (Rockafellar and Uryasev 2000). The worst tenth
+    of E missions are the E / 10 worst ones; one of them counts in part if 10 does not divide E.
+
+    Args:
+        values: as for `interval`, [S, E].
+        sign: 1 if higher is better, −1 if lower is better.
+        blocks: see above.
+        reference: values of another policy on the same missions, [S, E] or [1, E]. If given, the
+            result is the difference between the worst tenths; the worst missions may differ.
+
+    Returns:
+        `mean` and its `interval` (95 %, with the draws of `interval`; None for a single mission or
+        block).
+    """
+    sample = values.detach().double().cpu()
+    other = None if reference is None else reference.detach().double().cpu()
+
+    def estimate(counts: Tensor) -> Tensor:
+        worst = _worst_means(sample, sign, counts)
+        return worst if other is None else worst - _worst_means(other, sign, counts)
+
+    mean, ends = _bootstrap(estimate, sample.shape[1], blocks)
+    return {"mean": mean, "interval": ends}
+
+
+def _worst_means(sample: Tensor, sign: int, counts: Tensor) -> Tensor:
+    """Return the worst tenths of each seed [S] in each resample, [S, B]."""
+    return torch.stack([sign * tail_mean(sign * seed, counts) for seed in sample])
+
+
+def _bootstrap(
+    estimate: Callable[[Tensor], Tensor], missions: int, blocks: Tensor | None
+) -> tuple[float, Interval | None]:
+    """Return an estimate, averaged over training seeds, and its 95 % bootstrap interval.
+
+    `estimate` maps draw counts of missions, [B, E], to [S, B], for S seeds.
+    """
+    own = estimate(torch.ones(1, missions, dtype=torch.float64))  # [S, 1]
+    centre, seeds = own.mean(), len(own)
     resamples = _resample_missions(blocks, missions)
     if resamples is None:
-        return None
+        return centre.item(), None
     counts, stretch = resamples
-    seed_means = sample.mean(1, keepdim=True)
-    deviations = ((sample @ counts.mT) / counts.sum(1) - seed_means) * stretch  # [S, B]
+    deviations = (estimate(counts) - own) * stretch  # [S, B]
     if seeds == 1:
-        return middle((seed_means + deviations)[0])
-    centre = seed_means.mean()
-    means = centre + (seed_means - centre) * bootstrap_stretch(seeds) + deviations
-    return middle((means * resample_counts(seeds, generator_seed=1).mT).sum(0) / seeds)
+        return centre.item(), middle((own + deviations)[0])
+    means = centre + (own - centre) * bootstrap_stretch(seeds) + deviations
+    drawn = resample_counts(seeds, generator_seed=1).mT
+    return centre.item(), middle((means * drawn).sum(0) / seeds)
 
 
 def standard_error(values: Tensor, blocks: Tensor | None = None) -> Tensor | None:
@@ -162,12 +206,25 @@ def student_interval(values: Sequence[float]) -> Interval | None:
 
 def trimmed_mean(sample: Tensor, counts: Tensor) -> Tensor:
     """Return the interquartile mean of `sample` [E] in each resample, given `counts` [B, E]."""
+    drawn = counts.sum(1, keepdim=True)
+    cut = (_TRIMMED * drawn).floor()
+    return _mean_of_ranks(sample, counts, cut, drawn - cut)
+
+
+def tail_mean(sample: Tensor, counts: Tensor, share: float = _TAIL) -> Tensor:
+    """Return the mean of the lowest `share` of `sample` [E] in each resample, [B].
+
+    `counts` are [B, E]. The mean is exact: the last value counts with the weight that is left.
+    """
+    last = share * counts.sum(1, keepdim=True)
+    return _mean_of_ranks(sample, counts, torch.zeros_like(last), last)
+
+
+def _mean_of_ranks(sample: Tensor, counts: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Return the mean of the sorted `sample` [E] between two ranks [B, 1], in each resample."""
     order = sample.argsort()
-    below = counts[:, order].cumsum(1)
-    cut = (_TRIMMED * below[:, -1:]).floor()
-    last = below[:, -1:] - cut
-    kept = below.minimum(last).maximum(cut).diff(dim=1, prepend=cut)
-    return (kept * sample[order]).sum(1) / (last - cut).squeeze(1)
+    kept = counts[:, order].cumsum(1).minimum(last).maximum(first).diff(dim=1, prepend=first)
+    return (kept * sample[order]).sum(1) / (last - first).squeeze(1)
 
 
 def middle(estimates: Tensor) -> Interval:

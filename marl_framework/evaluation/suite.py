@@ -26,7 +26,7 @@ from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
-from marl_framework.evaluation.statistics import interval
+from marl_framework.evaluation.statistics import interval, worst_tenth
 from marl_framework.evaluation.worlds import BASE, MISSIONS, SEED, VERSION, World, left_out
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
@@ -37,9 +37,9 @@ from marl_framework.runs.lock import folder_guard
 POLICIES = (LEARNED, *report.CLASSICAL)  # by default
 SEARCH = "search"  # the only planner whose settings a suite accepts
 SETTINGS = f"experiment.baselines.{SEARCH}."
-METRICS = {"roi_entropy": -1, "f1": 1}
-"""Metrics of the table: 1 if higher is better, −1 if lower is better."""
-LABELS = {"roi_entropy": "ROI entropy [bit]", "f1": "F1"}
+METRICS = report.METRICS
+LABELS = {metric: report.LABELS[metric] for metric in METRICS}
+_SIGNS = METRICS | {"ece": -1, "brier": -1}  # all metrics of a flight
 _DIGITS = 6  # decimals of a mission's value in the files
 
 
@@ -171,8 +171,8 @@ class Suite:
         for world in self.worlds:
             content = self._read(world)
             for flyer in self.flyers:
-                if flyer.key in content["flights"]:
-                    continue
+                if content["flights"].get(flyer.key, {}).keys() >= _SIGNS.keys():
+                    continue  # flights of earlier versions lack metrics
                 start = time.perf_counter()
                 flight, policy = self._prepare(world, flyer), flyer.policy
                 environment, planner = flight.environments[policy], flight.planners[policy]
@@ -227,7 +227,7 @@ class Suite:
 
 def finals(record: FlightRecord) -> dict[str, list[float]]:
     """Return the final value of each mission, by metric."""
-    last = {name: record.metrics[name][:, -1].tolist() for name in METRICS}
+    last = {name: record.metrics[name][:, -1].tolist() for name in _SIGNS}
     return {name: [round(value, _DIGITS) for value in values] for name, values in last.items()}
 
 
@@ -244,7 +244,7 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
     worlds = {}
     for name, content in flown.items():
         flights = {
-            policy: {m: [content["flights"][f.key][m] for f in group] for m in METRICS}
+            policy: {m: [content["flights"][f.key][m] for f in group] for m in _SIGNS}
             for policy, group in policies.items()
         }
         blocks = content["blocks"]
@@ -293,13 +293,14 @@ def summary(
     `finals`: values by policy and metric, training seeds × missions. `blocks`: see `statistics`.
     The keys are `mean`, `std` over missions (root mean square over seeds), `interval` (95 %, over
     seeds and missions), `seeds` (mean of each seed), and `difference` to the best classical planner
-    in that metric. Missing values are None.
+    in that metric. `METRICS` also have `worst_tenth`, with `mean`, `interval` and `difference` to
+    the classical planner with the best worst tenth. Missing values are None.
     """
     result: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
-    for metric, sign in METRICS.items():
+    for metric in next(iter(finals.values())):
+        sign = _SIGNS[metric]
         values = {p: torch.tensor(f[metric], dtype=torch.float64) for p, f in finals.items()}
-        means = {p: sign * values[p].mean().item() for p in report.CLASSICAL if p in values}
-        best = max(means, key=means.__getitem__) if means else None
+        best = _best_classical({p: sample.mean().item() for p, sample in values.items()}, sign)
         for policy, sample in values.items():
             change = None
             if best is not None and policy != best:
@@ -311,7 +312,30 @@ def summary(
                 "seeds": sample.mean(1).tolist(),
                 "difference": change,
             }
+        if metric in METRICS:
+            for policy, row in _worst_tenths(values, sign, blocks).items():
+                result[policy][metric]["worst_tenth"] = row
     return result
+
+
+def _worst_tenths(
+    values: Mapping[str, Tensor], sign: int, blocks: Tensor | None
+) -> dict[str, dict[str, Any]]:
+    """Return the worst tenth of each policy and its difference to the best classical planner's."""
+    rows = {policy: worst_tenth(sample, sign, blocks) for policy, sample in values.items()}
+    best = _best_classical({policy: row["mean"] for policy, row in rows.items()}, sign)
+    for policy, row in rows.items():
+        row["difference"] = None
+        if best is not None and policy != best:
+            change = worst_tenth(values[policy], sign, blocks, values[best])
+            row["difference"] = _judged(change, best, sign)
+    return rows
+
+
+def _best_classical(means: Mapping[str, float], sign: int) -> str | None:
+    """Return the classical planner with the best mean; None if there is none."""
+    flown = [policy for policy in report.CLASSICAL if policy in means]
+    return max(flown, key=lambda policy: sign * means[policy], default=None)
 
 
 def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
@@ -321,16 +345,23 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     better. The keys are `reference`, `mean`, `interval` (95 %) and `verdict` (better, worse or
     undecided).
     """
-    ends = interval(sample, blocks)
-    verdict = "undecided"
+    change = {"mean": sample.mean().item(), "interval": interval(sample, blocks)}
+    return _judged(change, reference, sign)
+
+
+def _judged(change: Mapping[str, Any], reference: str, sign: int) -> dict[str, Any]:
+    """Return the `mean` and `interval` of a difference with its reference and verdict."""
+    ends, verdict = change["interval"], "undecided"
     if ends is not None and (ends[0] > 0 or ends[1] < 0):
         verdict = "better" if sign * ends[0] > 0 else "worse"
-    mean = sample.mean().item()
-    return {"reference": reference, "mean": mean, "interval": ends, "verdict": verdict}
+    return {"reference": reference, **change, "verdict": verdict}
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the table of `results` as text, with one row per world and policy."""
+    """Return the tables of `results` as text, with one row per world and policy.
+
+    The second table has the worst tenth of missions and the reliability of beliefs.
+    """
     changes = ("− best classical [95 %]", "")
     columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
     title = f"Suite {results['suite']} {results['version']}, {_describe_size(results)}"
@@ -340,10 +371,29 @@ def table(results: Mapping[str, Any]) -> str:
             cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
-    lines = [report.as_text(drawn), *_count_verdicts(results["worlds"])]
+    text = report.as_text(drawn) + _ends_table(results["worlds"])
+    lines = [text, *_count_verdicts(results["worlds"])]
     if results["left_out"]:
         lines.append(f"left out: {', '.join(results['left_out'])}")
     return "\n".join(lines) + "\n"
+
+
+def _ends_table(worlds: Mapping[str, Any]) -> str:
+    """Return the worst tenths and the reliability of each world and policy, with verdicts."""
+    reliability = [metric for metric in _SIGNS if metric not in METRICS]
+    labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
+    labels += [report.LABELS[metric] for metric in reliability]
+    title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
+    columns = [header for label in labels for header in (label, "")]
+    drawn = report.new_table(title, ("world", "policy"), columns)
+    for name, world in worlds.items():
+        for number, (policy, row) in enumerate(world["summary"].items()):
+            rows = [row[metric]["worst_tenth"] for metric in METRICS]
+            rows += [row[metric] for metric in reliability]
+            cells = [cell for each in rows for cell in change_cells(each)[::2]]
+            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
+        drawn.add_section()
+    return report.as_text(drawn)
 
 
 def _describe_size(results: Mapping[str, Any]) -> str:

@@ -116,6 +116,21 @@ def test_the_suite_shows_losses_and_wins(suite: Tree, tmp_path: Path) -> None:
     assert len(grid) == 2 + 3 * 3 + 1
 
 
+def test_suites_with_and_without_worst_tenths_give_the_same_tables(
+    suite: Tree, tmp_path: Path
+) -> None:
+    earlier = json.loads(json.dumps(suite))
+    for world in earlier["worlds"].values():
+        for metrics in world["summary"].values():
+            for row in metrics.values():
+                del row["worst_tenth"]
+    names = ("suite", "suite_mixed", "suite_student", "suite_search")
+    shown = [
+        table(tmp_path, "suite split", **dict.fromkeys(names, found)) for found in (suite, earlier)
+    ]
+    assert shown[0] == shown[1]
+
+
 def test_the_short_suite_leaves_out_coverage_and_random_flight(suite: Tree, tmp_path) -> None:
     for world in suite["worlds"].values():
         world["summary"] |= dict.fromkeys(("coverage", "random"), world["summary"]["learned"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy as scipy_entropy
-from sklearn.metrics import f1_score, log_loss, root_mean_squared_error
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, f1_score, log_loss, root_mean_squared_error
 
 from marl_framework.evaluation import metrics
 from marl_framework.mission import accuracy
@@ -27,6 +30,16 @@ def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tenso
     return belief, truth
 
 
+def binned_error(belief: np.ndarray, truth: np.ndarray) -> float:
+    """Expected calibration error, bin by bin."""
+    total, edges = 0.0, [-1.0, *(k / 10 + 0.001 for k in range(1, 10)), 2.0]
+    for low, high in pairwise(edges):
+        inside = (belief > low) & (belief <= high)
+        if inside.any():
+            total += inside.sum() * abs(belief[inside].mean() - truth[inside].mean())
+    return total / belief.size
+
+
 def reference(belief: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     p = belief.clip(1e-4, 1 - 1e-4)
     of_roi = scipy_entropy(np.stack((p[truth], 1 - p[truth])), base=2, axis=0)
@@ -38,6 +51,8 @@ def reference(belief: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         "wrmse": root_mean_squared_error(np.ones(truth.sum()), belief[truth]),
         "mll": log_loss(truth.ravel(), p.ravel(), labels=labels),
         "wmll": log_loss(np.ones(truth.sum(), dtype=bool), p[truth], labels=labels),
+        "ece": binned_error(belief, truth),
+        "brier": brier_score_loss(truth.ravel(), belief.ravel()),
     }
 
 
@@ -80,3 +95,73 @@ def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -
     for name, values in metrics.map_metrics(belief, truth).items():
         assert values.shape == (5,)
         torch.testing.assert_close(values, expected[name])
+
+
+# Reliability ------------------------------------------------------------------------------
+
+COUNTS = st.lists(st.integers(0, 20), min_size=1, max_size=12)
+
+
+def blocks_of_cells(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of 20 cells with belief k / 20, k of them ROI."""
+    belief = torch.tensor(counts, dtype=torch.float64)[:, None].expand(-1, 20) / 20
+    truth = torch.arange(20) < torch.tensor(counts)[:, None]
+    return belief[None].clone(), truth[None]
+
+
+@given(seed=st.integers(0, 2**32))
+def test_the_calibration_error_has_the_bins_of_scikit_learn(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges = np.linspace(0, 1, 11)
+    belief = rng.random(300) * 0.097 + 0.002 + rng.choice(edges[:-1], 300)
+    belief[:20] = rng.choice(edges, 20)
+    truth = rng.random(300) < belief**2
+    shares, means = calibration_curve(truth, belief, n_bins=10)
+    counts = np.histogram(np.searchsorted(edges[1:-1], belief), np.arange(11))[0]
+    expected = (counts[counts > 0] * abs(shares - means)).sum() / 300
+    found = metrics.calibration_error(
+        torch.tensor(belief).view(1, 15, 20), torch.tensor(truth).view(1, 15, 20)
+    )
+    assert found.item() == pytest.approx(expected, abs=1e-12)
+
+
+@given(counts=COUNTS)
+def test_beliefs_that_are_as_often_right_as_they_say_have_no_calibration_error(
+    counts: list[int],
+) -> None:
+    belief, truth = blocks_of_cells(counts)
+    assert metrics.calibration_error(belief, truth).item() == pytest.approx(0, abs=1e-12)
+    assert metrics.calibration_error(belief.float(), truth).item() == pytest.approx(0, abs=1e-7)
+
+
+@given(counts=COUNTS)
+def test_a_team_sure_of_what_is_wrong_has_the_largest_errors(counts: list[int]) -> None:
+    _, truth = blocks_of_cells(counts)
+    found = metrics.map_metrics((~truth).double(), truth)
+    assert found["roi_entropy"].item() < 0.002
+    assert (found["ece"].item(), found["brier"].item()) == (1, 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_reliability_does_not_depend_on_where_cells_lie_or_on_which_class_is_asked(
+    seed: int,
+) -> None:
+    belief, truth = random_maps(seed)
+    belief = belief * 0.098 + 0.001 + (belief * 8.99).floor() / 10  # no cell near an edge of a bin
+    found = metrics.map_metrics(belief, truth)
+    order = torch.randperm(23 * 17, generator=torch.Generator().manual_seed(seed))
+    moved = [maps.flatten(1)[:, order].view_as(maps) for maps in (belief, truth)]
+    for pair in ((moved[0], moved[1]), (1 - belief, ~truth)):
+        for name in ("ece", "brier"):
+            torch.testing.assert_close(metrics.map_metrics(*pair)[name], found[name])
+    truths = truth.double()
+    means = (belief.mean((1, 2)) - truths.mean((1, 2))).abs()
+    assert (found["ece"] >= means - 1e-12).all()
+    assert (found["ece"] <= (belief - truths).abs().mean((1, 2)) + 1e-12).all()
+
+
+def test_rounding_does_not_choose_the_bin_of_contradicting_readings() -> None:
+    belief = 0.5 + torch.tensor([[[6e-8, -6e-8]]]).expand(1, 5, 2)
+    truth = torch.tensor([[[True, False]]]).expand(1, 5, 2)
+    assert metrics.calibration_error(belief, truth).item() == pytest.approx(0, abs=1e-6)

@@ -65,7 +65,8 @@ def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) 
         np.testing.assert_array_equal(unpacked(found["truth"]).reshape(shape[1:]), record.truth[0])
         path = torch.tensor(policy["path"])
         torch.testing.assert_close(path, record.path[0].transpose(0, 1))
-        np.testing.assert_allclose(policy["f1"], record.metrics["f1"][0], atol=1e-4)
+        for metric in ("f1", "ece", "brier"):
+            np.testing.assert_allclose(policy[metric], record.metrics[metric][0], atol=1e-4)
         np.testing.assert_allclose(policy["entropy"], record.metrics["roi_entropy"][0], atol=1e-4)
         seen = np.array(policy["footprints"])  # x0, x1, y0, y1
         assert seen.shape == (3, record.config.missions.episode_length + 1, 4)
@@ -93,7 +94,7 @@ def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_pa
     assert long["readings"] == [6, 6, 6]
     assert one["readings"] == [6, 2, 6]
     assert short["readings"] == [4, 2, 4]
-    for name in ("f1", "entropy"):
+    for name in ("f1", "entropy", "ece", "brier"):
         assert short[name] == long[name][:5] + [long[name][4]] * 2
     assert [len(track) for track in short["path"]] == [6, 6, 6]
     assert short["path"][0][3:] == [long["path"][0][3]] * 3
@@ -233,7 +234,7 @@ def test_a_screen_reader_finds_names_for_everything(page: Path) -> None:
         assert re.search(r'role="img" aria-label="[^"]+"', image)
     rows = re.findall(r'<th scope="row">(\d+)</th>((?:<td>[\d.]+</td>)+)', dom)
     assert [int(number) for number, _ in rows] == list(range(7))
-    assert {cells.count("<td>") for _, cells in rows} == {4}
+    assert {cells.count("<td>") for _, cells in rows} == {8}
 
 
 @needs_browser

@@ -12,7 +12,7 @@ import torch
 
 from marl_framework.evaluation import report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
-from marl_framework.evaluation.statistics import paired_difference, statistics
+from marl_framework.evaluation.statistics import paired_difference, statistics, worst_tenth
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 from marl_framework.runs.files import write_json
@@ -32,6 +32,7 @@ def test_one_mission_has_no_spread() -> None:
     text = report.table_text(report.results({"random": fly_twice(1)["ours"]}, {}, {}))
     assert "1 mission, after" in text
     assert "nan" not in text
+    assert "orst tenth" not in text
 
 
 def test_missions_over_a_map_are_counted_in_blocks(tmp_path: Path) -> None:
@@ -54,7 +55,8 @@ def test_missions_over_a_map_are_counted_in_blocks(tmp_path: Path) -> None:
     found = report.results({"random": record, "again": record}, {}, {})
     assert found["blocks"] == blocks.tolist()
     values = record.metrics["f1"][:, -1]
-    assert found["summary"]["random"]["f1"] == statistics(values, blocks)
+    worst = {"worst_tenth": worst_tenth(values[None], 1, blocks)}
+    assert found["summary"]["random"]["f1"] == statistics(values, blocks) | worst
     assert f"10 missions, {len(blocks.unique())} blocks of ground" in report.table_text(found)
 
 
@@ -87,6 +89,24 @@ def test_the_table_shows_means_deviations_and_paired_differences() -> None:
     assert "− ours [95 %]" in text
     assert "readings at 10 m" in text
     assert "planning a move [ms]" in text
+
+
+def test_the_second_table_shows_worst_tenths_and_their_differences() -> None:
+    records = fly_twice(12)
+    found = report.results(records, {}, {})
+    _, _, text = report.table_text(found).partition("Worst tenth")
+    rows = [line.split() for line in text.splitlines()]
+    for metric, label, sign in (("roi_entropy", "ROI entropy [bit]", -1), ("f1", "F1", 1)):
+        ours, theirs = (record.metrics[metric][None, :, -1] for record in records.values())
+        first, second = worst_tenth(ours, sign), worst_tenth(theirs, sign)
+        change = worst_tenth(theirs, sign, None, ours)
+        assert found["summary"]["ours"][metric]["worst_tenth"] == first
+        assert found["differences"]["theirs - ours"][metric]["worst_tenth"] == change
+        cells = report.with_interval(second["mean"], second["interval"]).split()
+        cells += report.with_interval(change["mean"], change["interval"], "+").split()
+        at = rows.index(["theirs", *cells])
+        cells = report.with_interval(first["mean"], first["interval"]).split()
+        assert rows[at - 1] == [*label.split(), "ours", *cells]
 
 
 def test_results_hold_missions_times_rounds_in_strict_json(tmp_path: Path) -> None:

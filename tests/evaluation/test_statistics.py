@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from marl_framework.evaluation.statistics import (
@@ -16,7 +19,9 @@ from marl_framework.evaluation.statistics import (
     paired_difference,
     statistics,
     student_quantile,
+    tail_mean,
     window_blocks,
+    worst_tenth,
 )
 
 
@@ -119,3 +124,80 @@ def test_windows_whose_corners_lie_in_one_tile_are_a_block() -> None:
     for i, j in ((0, 1), (0, 5), (1, 5)):
         wanted[i, j] = wanted[j, i] = True
     assert torch.equal(same, wanted)
+
+
+# The worst tenth ---------------------------------------------------------------------------
+
+SAMPLES = st.lists(st.floats(-100, 100), min_size=1, max_size=60)
+
+
+def alone(values: list[float], share: float = 0.1) -> float:
+    sample = torch.tensor(values, dtype=torch.float64)
+    return tail_mean(sample, torch.ones(1, len(values), dtype=torch.float64), share).item()
+
+
+@given(values=SAMPLES, share=st.floats(0.01, 1))
+def test_a_tail_is_the_conditional_value_at_risk(values: list[float], share: float) -> None:
+    """By the minimum of Rockafellar and Uryasev, which lies at one of the values."""
+    losses = -np.array(values)
+    risks = [z + np.maximum(losses - z, 0).mean() / share for z in losses]
+    assert alone(values, share) == pytest.approx(-min(risks), abs=1e-9)
+
+
+@given(values=SAMPLES, shift=st.floats(-10, 10), scale=st.floats(0.1, 10))
+def test_a_tail_lies_between_the_worst_value_and_the_mean(
+    values: list[float], shift: float, scale: float
+) -> None:
+    tails = [alone(values, share) for share in (0.01, 0.1, 0.4, 1.0)]
+    assert all(low <= high + 1e-9 for low, high in pairwise(tails))
+    assert tails[0] == pytest.approx(min(values), abs=1e-9)
+    assert tails[-1] == pytest.approx(np.mean(values), abs=1e-9)
+    changed = [scale * value + shift for value in values]
+    assert alone(changed) == pytest.approx(scale * alone(values) + shift, abs=1e-8)
+    assert alone(values[::-1]) == pytest.approx(alone(values), abs=1e-9)
+
+
+def test_the_worst_tenth_is_the_mean_of_so_many_missions() -> None:
+    values = torch.rand(2, 30, generator=torch.Generator().manual_seed(5))
+    ordered = values.sort(1).values.double()
+    assert worst_tenth(values, 1)["mean"] == pytest.approx(ordered[:, :3].mean().item())
+    assert worst_tenth(values, -1)["mean"] == pytest.approx(ordered[:, -3:].mean().item())
+    fewer = ordered[:1, :25]  # 2 missions and a half
+    expected = (fewer[0, 0] + fewer[0, 1] + fewer[0, 2] / 2).item() / 2.5
+    assert worst_tenth(fewer, 1)["mean"] == pytest.approx(expected)
+    assert worst_tenth(fewer[:, :1], 1) == {"mean": pytest.approx(fewer[0, 0]), "interval": None}
+
+
+@pytest.mark.parametrize(("seeds", "others"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 3)])
+@pytest.mark.parametrize("blocks", [5, None])
+def test_a_worst_tenth_resamples_the_same_missions_of_both(
+    seeds: int, blocks: int | None, others: int
+) -> None:
+    """Against drawn copies, sorted one by one."""
+    generator = torch.Generator().manual_seed(6)
+    ours = torch.rand(seeds, 20, generator=generator).double()
+    theirs = torch.rand(others, 20, generator=generator).double() if others else None
+    members = torch.arange(20).view(-1, blocks or 20).T
+    draws = torch.randint(len(members), (4000, len(members)), generator=torch.manual_seed(0))
+    again = torch.randint(seeds, (4000, seeds), generator=torch.manual_seed(1))
+
+    def worst(values: torch.Tensor, missions: torch.Tensor) -> torch.Tensor:
+        return values[:, missions].sort(-1, descending=True).values[..., :2].mean(-1)
+
+    def estimate(missions: torch.Tensor) -> torch.Tensor:
+        found = worst(ours, missions)
+        return found if theirs is None else found - worst(theirs, missions)
+
+    own = estimate(torch.arange(20)[None])
+    apart = (own - own.mean()) * (bootstrap_stretch(seeds) if seeds > 1 else 1.0)
+    copies = estimate(members[draws].flatten(1))
+    means = own.mean() + apart + (copies - own) * bootstrap_stretch(len(members))
+    ends = means.gather(0, again.T).mean(0).quantile(torch.tensor([0.025, 0.975], dtype=own.dtype))
+    found = worst_tenth(ours, -1, torch.arange(20) % blocks if blocks else None, theirs)
+    assert found["mean"] == pytest.approx(own.mean().item())
+    assert found["interval"] == pytest.approx(tuple(ends.tolist()), abs=1e-9)
+
+
+def test_a_policy_has_no_difference_to_itself() -> None:
+    values = torch.rand(3, 40)
+    assert worst_tenth(values, 1, None, values) == {"mean": 0, "interval": (0, 0)}

@@ -17,7 +17,7 @@ from marl_framework import evaluate as command
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation import suite, worlds
-from marl_framework.evaluation.statistics import interval
+from marl_framework.evaluation.statistics import interval, worst_tenth
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import find_checkpoint
 from marl_framework.runs.files import strict
@@ -27,6 +27,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
 FEW += ["--seed", "7", "--device", "cpu"]
 SEARCH = "experiment.baselines.search"
+MEASURED = {"roi_entropy", "f1", "ece", "brier"}
 SEARCHED = ["--policies", "search"]
 
 
@@ -80,7 +81,7 @@ def single(out: Path, *arguments: str) -> dict[str, Any]:
     assert command.main(given) == 0
     found = json.loads((out / "results.json").read_text(encoding="utf-8"))["policies"]
     return {
-        policy: {metric: [rounds[-1] for rounds in rows[metric]] for metric in suite.METRICS}
+        policy: {metric: [rounds[-1] for rounds in rows[metric]] for metric in MEASURED}
         for policy, rows in found.items()
     }
 
@@ -112,12 +113,18 @@ def test_a_suite_holds_what_single_evaluations_find(
             for metric, last in alone[policy].items():
                 assert world["finals"][policy][metric][row] == pytest.approx(last, abs=1e-6)
 
-    learned = torch.tensor(world["finals"]["learned"]["f1"])
+    learned = torch.tensor(world["finals"]["learned"]["f1"], dtype=torch.float64)
     row = world["summary"]["learned"]["f1"]
     assert row["seeds"] == pytest.approx(learned.mean(1).tolist())
     ends = interval(learned)
     assert ends is not None
     assert row["interval"] == pytest.approx(list(ends))
+    assert {metric: len(rows) for metric, rows in world["finals"]["learned"].items()} == (
+        dict.fromkeys(MEASURED, 2)
+    )
+    assert world["summary"]["learned"].keys() == MEASURED
+    worst = json.loads(json.dumps(worst_tenth(learned, 1)))
+    assert row["worst_tenth"] == worst | {"difference": row["worst_tenth"]["difference"]}
     assert found["worlds"]["throne_0755"]["blocks"] is not None
     assert len(set(found["worlds"]["elevation"]["blocks"])) > 1
     assert world["blocks"] is None
@@ -152,6 +159,20 @@ def test_only_missing_flights_are_flown_also_after_an_interruption(
     assert flights == ["coverage", "random"]
     run(parts, *arguments, "--checkpoint", ",".join(teams))
     assert flights[2:] == ["learned"] * 2
+
+
+@pytest.mark.usefixtures("_short")
+def test_flights_without_all_metrics_are_flown_again(tmp_path: Path, flights: list[str]) -> None:
+    given = ["--policies", "coverage,random", "--only", "split"]
+    whole = run(tmp_path, *given)
+    file = tmp_path / "worlds" / "split.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for metric in ("ece", "brier"):
+        del content["flights"]["random"][metric]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    flights.clear()
+    assert run(tmp_path, *given)["worlds"] == whole["worlds"]
+    assert flights == ["random"]
 
 
 @pytest.mark.usefixtures("_short")
@@ -260,6 +281,37 @@ def test_a_verdict_follows_the_side_of_the_interval() -> None:
         ("coverage", "f1"): None,
     }
     assert found["learned"]["f1"]["difference"]["reference"] == "coverage"
+
+
+def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
+    steady, varying = torch.full((20,), 0.3), torch.linspace(0.1, 0.4, 20)
+    entropies = {"learned": varying - 0.05, "information_gain": varying, "coverage": steady}
+    finals = {
+        policy: {metric: [values.tolist()] for metric in sorted(MEASURED)}
+        for policy, values in entropies.items()
+    }
+    found = suite.summary(finals, None)
+    row = found["learned"]["roi_entropy"]
+    assert row["difference"]["reference"] == "information_gain"  # lower on average
+    worst = row["worst_tenth"]
+    assert worst["mean"] == pytest.approx((varying[-2:].mean() - 0.05).item())
+    assert worst["difference"]["reference"] == "coverage"
+    change = worst_tenth(*(torch.tensor(finals["learned"]["f1"]), -1, None, steady[None]))
+    assert worst["difference"]["mean"] == pytest.approx(change["mean"])
+    assert worst["difference"]["interval"] == pytest.approx(change["interval"])
+    assert found["coverage"]["roi_entropy"]["worst_tenth"]["difference"] is None
+    assert found["information_gain"]["roi_entropy"]["worst_tenth"]["difference"]["verdict"] == (
+        "worse"
+    )
+    sizes = {"missions": 20, "standard_missions": 20, "seed": 1, "standard_seed": 1}
+    content = {"suite": "standard", "version": 1, "teams": [], "predictors": [], "left_out": []}
+    text = suite.table({**content, **sizes, "worlds": {"split": {"summary": found}}})
+    _, _, second = text.partition("Worst tenth")
+    (line,) = (line for line in second.splitlines() if " information_gain " in line)
+    shown = suite.change_cells(found["information_gain"]["roi_entropy"]["worst_tenth"])
+    assert line.split()[1:5] == [*shown[0].split(), "worse"]
+    reliability = suite.change_cells(found["information_gain"]["brier"])
+    assert " ".join(reliability[::2]).strip() in " ".join(line.split())
 
 
 def test_the_worlds_stay_as_they_are_within_a_version() -> None:

@@ -5,6 +5,12 @@ const mission = JSON.parse(document.getElementById("mission").textContent);
 const [ROWS, COLS] = mission.shape; // cells along x and y
 const CELLS = ROWS * COLS;
 const LAST = mission.policies[0].f1.length - 1; // 0 stands for the state before any reading
+const MEASURES = [
+  ["entropy", "ROI entropy [bit]"],
+  ["f1", "F1"],
+  ["ece", "calibration error"],
+  ["brier", "Brier score"],
+];
 const SVG = "http://www.w3.org/2000/svg";
 const SECONDS = 0.7; // time per reading while playing
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -252,16 +258,16 @@ function valueTable() {
   const head = make(make(table, "thead"), "tr");
   make(head, "th", { scope: "col" }, "readings");
   for (const policy of mission.policies) {
-    make(head, "th", { scope: "col" }, `${policy.name}: ROI entropy [bit]`);
-    make(head, "th", { scope: "col" }, `${policy.name}: F1`);
+    for (const [, label] of MEASURES) {
+      make(head, "th", { scope: "col" }, `${policy.name}: ${label}`);
+    }
   }
   const body = make(table, "tbody");
   for (let reading = 0; reading <= LAST; reading++) {
     const row = make(body, "tr");
     make(row, "th", { scope: "row" }, reading);
     for (const policy of mission.policies) {
-      make(row, "td", {}, policy.entropy[reading].toFixed(3));
-      make(row, "td", {}, policy.f1[reading].toFixed(3));
+      for (const [name] of MEASURES) make(row, "td", {}, policy[name][reading].toFixed(3));
     }
   }
 }
@@ -296,9 +302,12 @@ async function start() {
       const belief = beliefs[k].subarray(reading * CELLS, (reading + 1) * CELLS);
       paint(panels[k].canvas, belief, palette);
       drawTeam(panels[k].layer, policy, reading);
-      const [entropy, f1] = [policy.entropy[reading].toFixed(3), policy.f1[reading].toFixed(3)];
-      panels[k].note.textContent = `entropy ${entropy} bit, F1 ${f1}`;
-      return `${policy.name}: entropy ${entropy} bit, F1 ${f1}`;
+      const [entropy, f1, ece] = ["entropy", "f1", "ece"].map((name) =>
+        policy[name][reading].toFixed(3),
+      );
+      const note = `entropy ${entropy} bit, F1 ${f1}, calibration error ${ece}`;
+      panels[k].note.textContent = note;
+      return `${policy.name}: ${note}`;
     });
     for (const update of curves) update(reading);
     if (timer === null) byId("status").textContent = `${said}. ${values.join(". ")}`;
