@@ -81,7 +81,7 @@ def worst_tenth(
 ) -> dict[str, Any]:
     """Return the mean of the worst tenth of missions, averaged over training seeds.
 
-    This is the conditional value at risk at 10 % (Rockafellar and Uryasev 2000). The worst tenth
+    This is the conditional value at risk at 0.1 (Rockafellar and Uryasev 2000). The worst tenth
     of E missions are the E / 10 worst ones; one of them counts in part if 10 does not divide E.
 
     Args:
