@@ -40,13 +40,13 @@ def calibration_error(belief: Tensor, truth: Tensor) -> Tensor:
     belief − share of ROI cells| over the bins, weighted by their number of cells. A belief of up
     to 0.001 above the edge between two bins belongs to the lower one.
     """
-    edges = torch.arange(1, _BINS, dtype=belief.dtype, device=belief.device) / _BINS + _MARGIN
-    bins = torch.bucketize(belief, edges).flatten(1)
+    # Faster than `bucketize`. An index must not be NaN; the result may.
+    bins = ((belief - _MARGIN) * _BINS).ceil_().sub_(1).clamp_(0, _BINS - 1).nan_to_num_(0).long()
     # Differences within a bin sum to its number of cells · (mean belief − share of ROI cells).
-    # float64: the order in which a GPU adds them does not show in the result.
-    differences = (belief.double() - truth.double()).flatten(1)
-    sums = differences.new_zeros(len(belief), _BINS).scatter_add_(1, bins, differences)
-    return (sums.abs().sum(1) / bins.shape[1]).to(belief.dtype)
+    differences = belief - truth.to(belief.dtype)
+    sums = belief.new_zeros(*belief.shape[:2], _BINS)  # by row, for precision
+    sums.scatter_add_(2, bins, differences)
+    return sums.sum(1).abs().sum(1) / belief[0].numel()
 
 
 def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:

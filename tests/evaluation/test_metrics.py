@@ -161,6 +161,12 @@ def test_reliability_does_not_depend_on_where_cells_lie_or_on_which_class_is_ask
     assert (found["ece"] <= (belief - truths).abs().mean((1, 2)) + 1e-12).all()
 
 
+def test_a_belief_that_is_no_number_has_no_calibration_error() -> None:
+    belief, truth = random_maps(4)
+    belief[1, 3, 3] = torch.nan
+    assert metrics.calibration_error(belief, truth).isnan().tolist() == [False, True, False]
+
+
 def test_rounding_does_not_choose_the_bin_of_contradicting_readings() -> None:
     belief = 0.5 + torch.tensor([[[6e-8, -6e-8]]]).expand(1, 5, 2)
     truth = torch.tensor([[[True, False]]]).expand(1, 5, 2)
