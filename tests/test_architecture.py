@@ -20,10 +20,11 @@ LONGEST_FILE = 500
 # Lowest first: each folder has a floor of its own and imports the floors below it alone.
 LAYERS = """
 config command_line device stage_timer kernels runs mission networks observations algorithms
-coma_wrapper planners exporting evaluation deployment training prediction distillation integrations
+coma_wrapper planners exporting evaluation deployment flying training prediction distillation
+integrations
 """
 FLOORS = tuple(LAYERS.split())
-COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill"}
+COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill", "fly"}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")

@@ -1,0 +1,108 @@
+"""Fly a simulated team and write what it did into a run folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import torch
+
+from marl_framework.config.model import Config
+from marl_framework.device import describe_device
+from marl_framework.evaluation.comparison import fly_into_run
+from marl_framework.flying.dry_run import (
+    DryFlight,
+    check_supported,
+    first_difference,
+    fly,
+    make_pilots,
+    make_world,
+    simulate,
+)
+from marl_framework.flying.pilot import Pilot
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners.protocol import Planner
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.files import atomic_file
+from marl_framework.runs.folder import RunFolder
+
+RECORD = "decisions.jsonl"
+Record = list[dict[str, Any]]
+
+
+def dry_run(
+    config: Config, device: torch.device, checkpoint: Checkpoint | None, options: argparse.Namespace
+) -> int:
+    """Fly a team of pilots on simulated vehicles; return the exit code.
+
+    `options` needs `policy`, `seed`, `separation` and `run_name`. Raises ConfigError if the planner
+    or the mission is not supported.
+    """
+    check_supported(config)
+    environment, record = MissionEnvironment(config, 1, device, "test"), Record()
+
+    def make(own: MissionEnvironment) -> Planner:
+        return make_planner(options.policy, own, checkpoint)
+
+    planner, world = make(environment), make_world(environment, options.seed)
+    pilots = make_pilots(world, make, options.seed, record.append, options.separation)
+
+    def both() -> tuple[DryFlight, DryFlight]:
+        return fly(world, pilots), simulate(world, planner, options.seed)
+
+    def write(flights: tuple[DryFlight, DryFlight], run: RunFolder, seconds: float) -> None:
+        flown, simulated = flights
+        difference = first_difference(flown, simulated)
+        with atomic_file(run.path / RECORD) as file:
+            file.writelines(json.dumps(entry).encode() + b"\n" for entry in record)
+        results = {
+            "planner": planner.name,
+            "checkpoint": None if checkpoint is None else checkpoint.name,
+            "seed": options.seed,
+            "uavs": [_summary(pilot, flown, record, uav) for uav, pilot in enumerate(pilots)],
+            "team": {"roi_entropy": flown.roi_entropy, "f1": flown.f1},
+            "simulator": {"roi_entropy": simulated.roi_entropy, "f1": simulated.f1},
+            "first_difference": difference,
+        }
+        run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+        print(_report(results))
+
+    # `fly_into_run` also serves commands with these options.
+    options.check = options.archive_earlier = False
+    return fly_into_run(config, device, options, both, write)
+
+
+def _summary(pilot: Pilot, flown: DryFlight, record: Record, uav: int) -> dict[str, Any]:
+    own = [entry for entry in record if entry["uav"] == uav]
+    moments = flown.moments[uav]
+    return {
+        "moves": pilot.move,
+        "heard": sum(len(moment.heard) - 1 for moment in moments),
+        "sent_by_others": len(moments) * (len(flown.moments) - 1),
+        "refused": sum(entry["event"] == "refused" for entry in own),
+        "lost": sorted(pilot.lost),
+        "dropped": dict(pilot.inbox.dropped),
+        "seconds": own[-1]["time"],
+        "end": moments[-1].place,
+    }
+
+
+def _report(results: dict[str, Any]) -> str:
+    lines = []
+    for uav, done in enumerate(results["uavs"], 1):
+        heard = f"heard {done['heard']} of {done['sent_by_others']} readings"
+        dropped = f"{sum(done['dropped'].values())} messages dropped"
+        lines.append(
+            f"UAV {uav}: {done['moves']} moves in {done['seconds']:.0f} s, {heard}, {dropped}, "
+            f"{done['refused']} moves refused, ends at {tuple(done['end'])}"
+        )
+    for name in ("team", "simulator"):
+        values = results[name]
+        lines.append(
+            f"{name + ':':10} ROI entropy {values['roi_entropy']:.4f}, F1 {values['f1']:.4f}"
+        )
+    difference = results["first_difference"]
+    lines.append(f"equal: {'yes' if difference is None else f'no, {difference}'}")
+    return "\n".join(lines)

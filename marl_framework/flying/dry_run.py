@@ -1,0 +1,201 @@
+"""A team of pilots over a simulated world, compared with the simulator on the same draws."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.deployment.schedule import leg_seconds
+from marl_framework.evaluation.flight import MissionStreams, planner_generator
+from marl_framework.evaluation.metrics import roi_entropy
+from marl_framework.flying.frames import lay
+from marl_framework.flying.messages import Place, Reading, decode
+from marl_framework.flying.pilot import Phase, Pilot
+from marl_framework.flying.protocols import Radio
+from marl_framework.flying.simulated import (
+    InProcessRadio,
+    SimulatedCamera,
+    SimulatedVehicle,
+    World,
+    blank_state,
+)
+from marl_framework.mission.accuracy import f1
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners.protocol import Planner
+
+MakePlanner = Callable[[MissionEnvironment], Planner]
+MakeRadio = Callable[[World, int], Radio]
+_TICK = 0.1  # of the simulated clock [s]
+_SLACK = 10.0  # wait for others, in addition to the longest leg [s]
+
+
+class Moment(NamedTuple):
+    """What a UAV knows after a reading."""
+
+    place: Place
+    """Place of the reading, lattice indices."""
+    heard: tuple[int, ...]
+    """UAVs whose readings it has fused, its own among them."""
+    belief: int
+    """CRC-32 of its belief."""
+
+
+@dataclass
+class DryFlight:
+    """A flown mission."""
+
+    moments: list[list[Moment]]
+    """What each UAV knows after each reading, by UAV and move."""
+    belief: Tensor
+    """Belief from the readings of all UAVs, [R, C]."""
+    roi_entropy: float
+    """Entropy in the region of interest of `belief` [bit per cell]; see `metrics.roi_entropy`."""
+    f1: float
+    """F1 of `belief`."""
+
+
+def check_supported(config: Config) -> None:
+    """Raise a ConfigError if pilots cannot fly the missions of a configuration."""
+    missions, problems = config.missions, []
+    experiment = "experiment."
+    if missions.has_inactive:
+        problems.append(
+            (f"{experiment}missions", "one team size, one budget, no crashes, no costs")
+        )
+    if missions.has_delays:
+        problems.append((f"{experiment}uav.delay", "0"))
+    if config.sensor.model.adapt:
+        problems.append(("sensor.model.adapt", "false"))
+    for key, needed in problems:
+        raise ConfigError(f"{key}: not supported in flight; use {needed}")
+
+
+def make_world(environment: MissionEnvironment, seed: int) -> World:
+    """Return the first mission of an evaluation seed; `environment` has one mission."""
+    streams = MissionStreams(environment, seed)
+    reset = streams.draw_reset()
+    return World(
+        environment, reset, [streams.draw_step() for _ in range(environment.episode_length)]
+    )
+
+
+def make_pilots(
+    world: World,
+    make_planner: MakePlanner,
+    seed: int,
+    log: Callable[[dict[str, Any]], None] = lambda entry: None,
+    separation: float = 0.0,
+    make_radio: MakeRadio = InProcessRadio,
+) -> list[Pilot]:
+    """Return a pilot for each UAV of a world, with simulated vehicles and cameras."""
+    env, settings = world.environment, world.environment.config.deployment
+    steps = env.lattice.offsets.double() * env.lattice.spacing
+    slowest = leg_seconds(torch.zeros_like(steps).numpy(), steps.numpy(), settings).max()
+    mission = mission_number(env.config, seed)
+    return [
+        Pilot(
+            uav,
+            env,
+            make_planner,
+            blank_state(env, world.start),
+            mission,
+            SimulatedVehicle(place, env.lattice, settings, world.clock),
+            SimulatedCamera(world, uav),
+            make_radio(world, uav),
+            world.clock,
+            planner_generator(env, seed),
+            float(slowest) + _SLACK,
+            separation,
+            log,
+        )
+        for uav, place in enumerate(list(world.places))
+    ]
+
+
+def mission_number(config: Config, seed: int) -> int:
+    """Return the number that the messages of a mission carry."""
+    text = format_yaml(config_to_dict(config)).encode()
+    return zlib.crc32(text) << 32 | seed
+
+
+def fly(world: World, pilots: list[Pilot]) -> DryFlight:
+    """Fly all pilots to the end of the mission."""
+    moments: list[list[Moment]] = [[] for _ in pilots]
+    while any(pilot.phase is not Phase.DONE for pilot in pilots):
+        busy = False
+        for uav, pilot in enumerate(pilots):
+            before = pilot.phase
+            busy |= pilot.advance()
+            if before is Phase.HEARING and pilot.phase is not before:
+                moments[uav].append(_moment(pilot.state.positions, pilot.state, uav))
+        if not busy:
+            world.clock.advance(_TICK)
+    belief = team_belief(world)
+    return _flown(world, moments, belief)
+
+
+def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
+    """Fly the mission of a world in the simulator."""
+    env = world.environment
+    generator, state = planner_generator(env, seed), env.reset(world.reset)
+    uavs = range(env.n_agents)
+    moments = [[_moment(state.positions, state, uav)] for uav in uavs]
+    for draws in world.steps:
+        with torch.no_grad():
+            actions = planner.act(state, generator).actions
+        env.step(state, actions, draws)
+        for uav in uavs:
+            moments[uav].append(_moment(state.positions, state, uav))
+    return _flown(world, moments, state.global_belief[0])
+
+
+def team_belief(world: World) -> Tensor:
+    """Return the belief from all readings that were sent in a world, [R, C]."""
+    env = world.environment
+    state, readings = env.empty_state(), {}
+    for message in map(decode, world.sent):
+        if isinstance(message, Reading):
+            readings[message.envelope.move, message.envelope.sender] = message
+    for move in range(env.episode_length + 1):
+        frames = torch.zeros(1, env.n_agents, dtype=torch.bool)
+        state.readings.zero_()
+        for uav in range(env.n_agents):
+            reading = readings.get((move, uav))
+            if reading is not None:
+                state.positions[0, uav] = torch.tensor(reading.place)
+                state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
+                frames[0, uav] = bool(reading.bits.size)
+        view = env.fusion.view(state, frames.new_ones(1), frames)
+        env.fusion.fuse_global(state, view, None if move else env.config.mapping.prior)
+    return state.global_belief[0]
+
+
+def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
+    """Return the first difference between two flights of a mission, or None if they are equal."""
+    pairs = zip(flown.moments, simulated.moments, strict=True)
+    for uav, (ours, theirs) in enumerate(pairs):
+        for move, (here, there) in enumerate(zip(ours, theirs, strict=True)):
+            for name, value, other in zip(Moment._fields, here, there, strict=True):
+                if value != other:
+                    return f"{name} of UAV {uav + 1} after move {move}"
+    return None if torch.equal(flown.belief, simulated.belief) else "belief of the team"
+
+
+def _moment(positions: Tensor, state: Any, uav: int) -> Moment:
+    x, y, z = positions[0, uav].tolist()
+    heard = tuple(state.heard[0, uav].nonzero().flatten().tolist())
+    return Moment((x, y, z), heard, zlib.crc32(state.beliefs[0, uav].numpy().tobytes()))
+
+
+def _flown(world: World, moments: list[list[Moment]], belief: Tensor) -> DryFlight:
+    maps = belief.unsqueeze(0), world.start.truth
+    return DryFlight(moments, belief, float(roi_entropy(*maps)), float(f1(*maps)))

@@ -1,0 +1,169 @@
+"""A simulated world for pilots: vehicles, cameras and radios, with the draws of the simulator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.mission import DeploymentConfig
+from marl_framework.deployment.schedule import leg_seconds
+from marl_framework.flying.frames import cut
+from marl_framework.flying.messages import Bits, Place, Reading, decode
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.radio import hear
+from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
+
+
+class SimulatedClock:
+    """A clock that only advances when told to."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return the time [s]."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass [s]."""
+        self._now += seconds
+
+
+class SimulatedVehicle:
+    """A vehicle that flies without position error; legs take as long as in a deployment.
+
+    Args:
+        place: where it is at first.
+        lattice: lattice of the mission.
+        settings: speeds and acceleration.
+        clock: clock of the simulation.
+    """
+
+    def __init__(
+        self, place: Place, lattice: Lattice, settings: DeploymentConfig, clock: SimulatedClock
+    ) -> None:
+        self.place = place
+        self._lattice, self._settings, self._clock = lattice, settings, clock
+        self._arrival = 0.0
+
+    def go_to(self, place: Place) -> None:
+        """Fly to a place; see `Vehicle`."""
+        seconds = self._lattice_seconds(self.place, place)
+        self.place, self._arrival = place, self._clock.now() + seconds
+
+    def arrived(self) -> bool:
+        """Return whether the vehicle is at rest at its place."""
+        return self._clock.now() >= self._arrival
+
+    def _lattice_seconds(self, start: Place, end: Place) -> float:
+        ends = self._lattice.metres(torch.tensor([start, end])).double().numpy()
+        return float(leg_seconds(ends[0], ends[1], self._settings))
+
+
+class World:
+    """A mission that pilots fly: its map, its draws, and the messages on their way.
+
+    Args:
+        environment: environment of one mission, on the CPU.
+        reset: draws for its start.
+        steps: draws for its moves.
+
+    Attributes:
+        start: the mission after its first readings, as the simulator starts it.
+        clock: clock of the simulation.
+        sent: all messages sent so far.
+    """
+
+    def __init__(
+        self, environment: MissionEnvironment, reset: ResetDraws, steps: list[StepDraws]
+    ) -> None:
+        self.environment, self.reset, self.steps = environment, reset, steps
+        self.start = environment.reset(reset)
+        self.clock = SimulatedClock()
+        self.sent: list[bytes] = []
+        self.places: list[Place] = [(x, y, z) for x, y, z in self.start.positions[0].tolist()]
+        self._draws = [reset.first, *steps]
+        self._lost = self._lose_messages()
+        self._scratch = self.start.clone()
+
+    def _lose_messages(self) -> Tensor:
+        """Return whether each message from UAV j to UAV i is lost, at [move, i, j]."""
+        state, lost = self.start.clone(), []
+        radio = self.environment.radio
+        for move, draws in enumerate(self._draws):
+            lost.append(radio.lost(state, draws.communication, first=move == 0))
+            if radio.has_bursts:
+                state.lossy.copy_(lost[-1])
+        return torch.cat(lost)
+
+    def read(self, uav: int, place: Place, move: int) -> Bits:
+        """Return the reading that a UAV takes at a place after `move` moves."""
+        state, draws = self._scratch, self._draws[move]
+        env, state.positions[0, uav] = self.environment, torch.tensor(place)
+        frames = env.disturbances.frames(state, draws)
+        if frames is not None and not frames[0, uav]:
+            return torch.zeros(0, 0, dtype=torch.bool).numpy()
+        shift = env.disturbances.shift(state, draws)
+        view = env.fusion.view(state, torch.ones(1, dtype=torch.bool))
+        env.fusion.read(state, view, draws.sensor, shift)
+        return cut(env.camera, place, state.readings[0, uav])
+
+    def hears(self, uav: int, message: Reading) -> bool:
+        """Return whether a UAV at its present place hears a reading; see `mission.radio.hear`."""
+        sender, move = message.envelope.sender, message.envelope.move
+        metres = self.environment.lattice.metres(torch.tensor([[self.places[uav], message.place]]))
+        lost = self._lost[move][[uav, sender]][:, [uav, sender]]
+        return bool(hear(metres, self.start.communication_range, lost.unsqueeze(0))[0, 0, 1])
+
+
+class SimulatedCamera:
+    """The camera of one UAV of a `World`."""
+
+    def __init__(self, world: World, uav: int) -> None:
+        self._world, self._uav = world, uav
+
+    def take(self, place: Place, move: int) -> Bits:
+        """Return the reading at a place; see `Camera`."""
+        self._world.places[self._uav] = place
+        return self._world.read(self._uav, place, move)
+
+
+class InProcessRadio:
+    """The radio of one UAV of a `World`; readings are cut by range and loss, positions never.
+
+    A pilot receives at its place, so that a reading is cut by the distance between both readings.
+    """
+
+    def __init__(self, world: World, uav: int) -> None:
+        self._world, self._uav, self._next = world, uav, 0
+
+    def send(self, data: bytes) -> None:
+        """Send a message to all others."""
+        self._world.sent.append(data)
+
+    def receive(self) -> list[bytes]:
+        """Return the messages that have arrived since the last call."""
+        new, self._next = self._world.sent[self._next :], len(self._world.sent)
+        return [data for data in new if self._arrives(data)]
+
+    def _arrives(self, data: bytes) -> bool:
+        message = decode(data)
+        if message.envelope.sender == self._uav:
+            return False
+        return not isinstance(message, Reading) or self._world.hears(self._uav, message)
+
+
+def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:
+    """Return what each UAV knows before its first reading: the mission's plan, but no map.
+
+    `start` is the mission at its start; positions, sectors, open moves and limits are taken.
+    """
+    known = (
+        *("positions", "sector", "moves", "open_share", "active", "team_size", "budget"),
+        *("limit", "left", "communication_range"),
+    )
+    state = environment.empty_state()
+    for name in known:
+        setattr(state, name, getattr(start, name).clone())
+    return state
