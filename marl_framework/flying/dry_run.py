@@ -117,7 +117,7 @@ def make_pilots(
             separation,
             log,
         )
-        for uav, place in enumerate(list(world.places))
+        for uav, place in enumerate(world.starts)
     ]
 
 

@@ -19,14 +19,15 @@ import numpy.typing as npt
 Place = tuple[int, int, int]
 """Lattice indices (x, y, z)."""
 Bits = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
 
 VERSION = 1
 _MAGIC = b"UM"
 _HEADER = struct.Struct("<2sBBQBHd")  # magic, version, kind, mission, sender, move, time
 _CHECKSUM = struct.Struct("<I")
 _PLACES = struct.Struct("<6H")
-_READING = struct.Struct("<5H")  # place, rows, columns
-_POSITION_KIND, _READING_KIND = 1, 2
+_GRID = struct.Struct("<5H")  # place, rows, columns
+_POSITION, _READING, _PLAN = 1, 2, 3  # kinds
 _NO_PLACE = (0xFFFF,) * 3
 
 
@@ -63,16 +64,19 @@ class Reading:
     """Whether each cell of the footprint reads as region of interest, [rows, columns]; no rows if
     the camera gave no frame."""
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Reading):
-            return NotImplemented
-        same = self.envelope == other.envelope and self.place == other.place
-        return same and np.array_equal(self.bits, other.bits)
 
-    __hash__ = None  # type: ignore[assignment]
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a UAV intends, for planners that share it."""
+
+    envelope: Envelope
+    place: Place
+    left: Floats
+    """Share of the entropy that its next readings will leave around each lattice position, [X, Y]
+    float32."""
 
 
-Message = Position | Reading
+Message = Position | Reading | Plan
 
 
 class DamagedError(ValueError):
@@ -81,11 +85,15 @@ class DamagedError(ValueError):
 
 def encode(message: Message) -> bytes:
     """Return a message as bytes."""
-    if isinstance(message, Position):
-        kind, body = _POSITION_KIND, _PLACES.pack(*message.place, *(message.next or _NO_PLACE))
-    else:
-        packed = np.packbits(message.bits).tobytes()
-        kind, body = _READING_KIND, _READING.pack(*message.place, *message.bits.shape) + packed
+    match message:
+        case Position():
+            kind, body = _POSITION, _PLACES.pack(*message.place, *(message.next or _NO_PLACE))
+        case Reading():
+            kind, body = _READING, _GRID.pack(*message.place, *message.bits.shape)
+            body += np.packbits(message.bits).tobytes()
+        case Plan():
+            kind, body = _PLAN, _GRID.pack(*message.place, *message.left.shape)
+            body += message.left.astype("<f4").tobytes()
     content = _HEADER.pack(_MAGIC, VERSION, kind, *message.envelope) + body
     return content + _CHECKSUM.pack(zlib.crc32(content))
 
@@ -96,20 +104,22 @@ def decode(data: bytes) -> Message:
     if len(content) < _HEADER.size or _CHECKSUM.pack(zlib.crc32(content)) != end:
         raise DamagedError
     magic, version, kind, *fields = _HEADER.unpack_from(content)
-    body = content[_HEADER.size :]
+    body, envelope = content[_HEADER.size :], Envelope(*fields)
     if (magic, version) != (_MAGIC, VERSION):
         raise DamagedError
-    envelope = Envelope(*fields)
-    if kind == _POSITION_KIND and len(body) == _PLACES.size:
-        x, y, z, *following = _PLACES.unpack(body)
-        goal = tuple(following)
-        return Position(envelope, (x, y, z), None if goal == _NO_PLACE else goal)
-    if kind == _READING_KIND and len(body) >= _READING.size:
-        x, y, z, rows, columns = _READING.unpack_from(body)
-        packed = np.frombuffer(body, np.uint8, offset=_READING.size)
-        if len(packed) == -(-rows * columns // 8):
-            bits = np.unpackbits(packed, count=rows * columns).view(np.bool_)
+    if kind == _POSITION and len(body) == _PLACES.size:
+        x, y, z, *goal = _PLACES.unpack(body)
+        following = None if tuple(goal) == _NO_PLACE else (goal[0], goal[1], goal[2])
+        return Position(envelope, (x, y, z), following)
+    if kind in (_READING, _PLAN) and len(body) >= _GRID.size:
+        x, y, z, rows, columns = _GRID.unpack_from(body)
+        cells, rest = rows * columns, body[_GRID.size :]
+        if kind == _READING and len(rest) == -(-cells // 8):
+            bits = np.unpackbits(np.frombuffer(rest, np.uint8), count=cells).view(np.bool_)
             return Reading(envelope, (x, y, z), bits.reshape(rows, columns))
+        if kind == _PLAN and len(rest) == 4 * cells:
+            left = np.frombuffer(rest, "<f4").astype(np.float32)
+            return Plan(envelope, (x, y, z), left.reshape(rows, columns))
     raise DamagedError
 
 
@@ -129,16 +139,15 @@ class Inbox:
 
     def __init__(self, mission: int, uav: int, team: int, shape: tuple[int, ...]) -> None:
         self._mission, self._uav, self._team, self._shape = mission, uav, team, shape
-        self._readings: dict[tuple[int, int], Reading] = {}
-        self._arrived: set[tuple[int, int]] = set()
-        self._announced: dict[tuple[int, int], Place] = {}
+        self._messages: dict[tuple[type[Message], int, int], Message] = {}
         self.positions: dict[int, Position] = {}
         self.dropped: Counter[str] = Counter()
 
     def put(self, data: bytes, move: int) -> None:
-        """Accept or drop a message.
+        """Accept or drop a message of a UAV, for a receiver that has made `move` moves.
 
-        Readings of moves before `move` are late, and positions older than the sender's newest.
+        Readings of earlier moves are late, plans before the move before, and positions older than
+        the sender's newest.
         """
         try:
             message = decode(data)
@@ -148,29 +157,28 @@ class Inbox:
         if reason := self._find_problem(message, move):
             self.dropped[reason] += 1
             return
-        key = message.envelope.sender, message.envelope.move
-        if isinstance(message, Reading):
-            self._readings[key] = message
-            return
-        self._arrived.add(key)
-        if message.next is not None:
-            self._announced[key] = message.next
-        self.positions[key[0]] = message
+        _, sender, sent, _ = message.envelope
+        self._messages[type(message), sender, sent] = message
+        if isinstance(message, Position):
+            self.positions[sender] = message
 
     def _find_problem(self, message: Message, move: int) -> str | None:
         mission, sender, sent, _ = message.envelope
-        if mission != self._mission or sender >= self._team or sender == self._uav:
+        places = [message.place]
+        if isinstance(message, Position) and message.next is not None:
+            places.append(message.next)
+        outside = any(k >= n for place in places for k, n in zip(place, self._shape, strict=True))
+        if mission != self._mission or sender >= self._team or sender == self._uav or outside:
             return "foreign"
-        places = message.place, getattr(message, "next", None) or message.place
-        if any(k >= size for place in places for k, size in zip(place, self._shape, strict=True)):
-            return "foreign"
-        key, newest = (sender, sent), self.positions.get(sender)
-        if isinstance(message, Reading):
-            return "late" if sent < move else "double" if key in self._readings else None
-        if newest is not None and sent < newest.envelope.move:
-            return "late"
-        seen = key in self._announced or (message.next is None and key in self._arrived)
-        return "double" if seen else None
+        earlier = self._messages.get((type(message), sender, sent))
+        if isinstance(message, Position):
+            newest = self.positions.get(sender)
+            oldest = -1 if newest is None else newest.envelope.move
+            if isinstance(earlier, Position) and earlier.next is None:
+                earlier = None if message.next is not None else earlier
+        else:
+            oldest = move - isinstance(message, Plan)
+        return "late" if sent < oldest else None if earlier is None else "double"
 
     def has_arrived(self, sender: int, move: int) -> bool:
         """Return whether a UAV is known to have made `move` moves, or more."""
@@ -179,14 +187,19 @@ class Inbox:
 
     def announced(self, sender: int, move: int) -> Place | None:
         """Return the next place that a UAV announced after `move` moves, if known."""
-        return self._announced.get((sender, move))
+        message = self._messages.get((Position, sender, move))
+        return message.next if isinstance(message, Position) else None
 
     def reading(self, sender: int, move: int) -> Reading | None:
         """Return the reading that a UAV took after `move` moves, if it was heard."""
-        return self._readings.get((sender, move))
+        message = self._messages.get((Reading, sender, move))
+        return message if isinstance(message, Reading) else None
+
+    def plan(self, sender: int, move: int) -> Plan | None:
+        """Return the plan that a UAV made after `move` moves, if it was heard."""
+        message = self._messages.get((Plan, sender, move))
+        return message if isinstance(message, Plan) else None
 
     def forget(self, move: int) -> None:
-        """Release what belongs to moves before `move`."""
-        self._readings = {key: kept for key, kept in self._readings.items() if key[1] >= move}
-        self._arrived = {key for key in self._arrived if key[1] >= move}
-        self._announced = {key: kept for key, kept in self._announced.items() if key[1] >= move}
+        """Release messages of moves before `move`."""
+        self._messages = {key: kept for key, kept in self._messages.items() if key[2] >= move}

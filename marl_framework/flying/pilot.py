@@ -16,6 +16,7 @@ from marl_framework.flying.messages import (
     Inbox,
     Message,
     Place,
+    Plan,
     Position,
     Reading,
     encode,
@@ -26,7 +27,7 @@ from marl_framework.kernels.cells import uncertainty
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.planners.protocol import Planner
+from marl_framework.planners.protocol import Planner, SharingPlanner
 
 Log = Callable[[dict[str, Any]], None]
 _NEVER_FLIPS = -(2**15)  # see `Optics.flip_below`
@@ -109,6 +110,8 @@ class Pilot:
         own = copy.copy(environment)
         self._lattice = own.lattice = AnnouncedLattice(own.config, own.device)
         self._planner, self._generator = make_planner(own), generator
+        if isinstance(self._planner, SharingPlanner):
+            self._planner.own = uav
         self._fusion, self._optics = own.fusion, own.camera
         self._prior, self._last_move = own.config.mapping.prior, own.episode_length
         self._uav, self._mission, self._team = uav, mission, own.n_agents
@@ -206,7 +209,7 @@ class Pilot:
             state.readings[0, sender] = lay(self._optics, reading.place, reading.bits)
         self._fusion.fuse_own(state, view, prior=None if self.move else self._prior)
         state.beliefs[0, self._others] = torch.nan
-        self.inbox.forget(self.move)
+        self.inbox.forget(self.move - 1)
         self._log("fused", place=self.place, heard=sorted(taken))
 
     def _lay_own(self, box: Tensor) -> None:
@@ -218,6 +221,7 @@ class Pilot:
 
     def _decide(self) -> None:
         self._lattice.announced = self._announced_actions()
+        self._hear_plans()
         with torch.no_grad():
             decision = self._planner.act(self.state, self._generator)
         action = int(decision.actions[0, self._uav])
@@ -228,9 +232,20 @@ class Pilot:
             goal = self.place
         else:
             self._log("decided", **entry)
+        if isinstance(self._planner, SharingPlanner):
+            self._send(Plan(self._envelope(), self.place, self._planner.plan.cpu().numpy()))
         self._send(Position(self._envelope(), self.place, goal))
         self._vehicle.go_to(goal)
         self.place, self.move = goal, self.move + 1
+
+    def _hear_plans(self) -> None:
+        if not isinstance(self._planner, SharingPlanner):
+            return
+        for uav in self._others:
+            plan = self.inbox.plan(uav, self.move - (uav > self._uav))
+            if plan is not None and plan.left.shape == self._lattice.shape[:2]:
+                left = torch.from_numpy(plan.left).to(self.state.beliefs.device)
+                self._planner.hear(uav, left)
 
     def _announced_actions(self) -> dict[int, int]:
         """Return the actions that earlier UAVs have announced; a UAV that stays has none."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from marl_framework.deployment.hazards import segment_distances
 from marl_framework.flying.messages import Place
 
 Point = npt.NDArray[np.float64]
@@ -49,34 +50,7 @@ def refusal(
         if goal == way.next:
             return f"UAV {uav + 1} has announced the same place"
         ends = start, goal, way.place, way.next or way.place
-        distance = segment_distance(*map(metres, ends))
+        distance = float(segment_distances(*map(metres, ends)))
         if distance < separation - 1e-6:
             return f"comes within {distance:.1f} m of the way of UAV {uav + 1}"
     return None
-
-
-def segment_distance(a: Point, b: Point, c: Point, d: Point) -> float:
-    """Return the distance between the segments from a to b and from c to d, [3] each.
-
-    The distance is 0 where they cross; otherwise it is smallest at an end of one of them, or at the
-    common perpendicular of both lines.
-    """
-    distances = [_to_segment(a, c, d), _to_segment(b, c, d), _to_segment(c, a, b)]
-    distances.append(_to_segment(d, a, b))
-    along, across = b - a, d - c
-    normal = np.cross(along, across)
-    squared = float(normal @ normal)
-    if squared > 1e-12:
-        offset = c - a
-        s = float(np.cross(offset, across) @ normal) / squared
-        t = float(np.cross(offset, along) @ normal) / squared
-        if 0 <= s <= 1 and 0 <= t <= 1:
-            distances.append(abs(float(offset @ normal)) / squared**0.5)
-    return min(distances)
-
-
-def _to_segment(point: Point, start: Point, end: Point) -> float:
-    way = end - start
-    length = float(way @ way)
-    share = 0.0 if length == 0 else min(max(float((point - start) @ way) / length, 0.0), 1.0)
-    return float(np.linalg.norm(point - start - share * way))

@@ -8,7 +8,7 @@ from torch import Tensor
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.deployment.schedule import leg_seconds
 from marl_framework.flying.frames import cut
-from marl_framework.flying.messages import Bits, Place, Reading, decode
+from marl_framework.flying.messages import Bits, Message, Place, Position, decode
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.radio import hear
@@ -82,7 +82,8 @@ class World:
         self.start = environment.reset(reset)
         self.clock = SimulatedClock()
         self.sent: list[bytes] = []
-        self.places: list[Place] = [(x, y, z) for x, y, z in self.start.positions[0].tolist()]
+        self.starts: list[Place] = [(x, y, z) for x, y, z in self.start.positions[0].tolist()]
+        self._places: dict[tuple[int, int], Place] = {}
         self._draws = [reset.first, *steps]
         self._lost = self._lose_messages()
         self._scratch = self.start.clone()
@@ -99,6 +100,7 @@ class World:
 
     def read(self, uav: int, place: Place, move: int) -> Bits:
         """Return the reading that a UAV takes at a place after `move` moves."""
+        self._places[uav, move] = place
         state, draws = self._scratch, self._draws[move]
         env, state.positions[0, uav] = self.environment, torch.tensor(place)
         frames = env.disturbances.frames(state, draws)
@@ -109,10 +111,16 @@ class World:
         env.fusion.read(state, view, draws.sensor, shift)
         return cut(env.camera, place, state.readings[0, uav])
 
-    def hears(self, uav: int, message: Reading) -> bool:
-        """Return whether a UAV at its present place hears a reading; see `mission.radio.hear`."""
+    def hears(self, uav: int, message: Message) -> bool:
+        """Return whether a UAV hears a message that range and loss may cut.
+
+        It depends on the places of both UAVs after as many moves; see `mission.radio.hear`.
+        """
         sender, move = message.envelope.sender, message.envelope.move
-        metres = self.environment.lattice.metres(torch.tensor([[self.places[uav], message.place]]))
+        place = self._places.get((uav, move))
+        if place is None:  # the receiver does not keep up with the team
+            return False
+        metres = self.environment.lattice.metres(torch.tensor([[place, message.place]]))
         lost = self._lost[move][[uav, sender]][:, [uav, sender]]
         return bool(hear(metres, self.start.communication_range, lost.unsqueeze(0))[0, 0, 1])
 
@@ -125,15 +133,11 @@ class SimulatedCamera:
 
     def take(self, place: Place, move: int) -> Bits:
         """Return the reading at a place; see `Camera`."""
-        self._world.places[self._uav] = place
         return self._world.read(self._uav, place, move)
 
 
 class InProcessRadio:
-    """The radio of one UAV of a `World`; readings are cut by range and loss, positions never.
-
-    A pilot receives at its place, so that a reading is cut by the distance between both readings.
-    """
+    """The radio of one UAV of a `World`; positions always arrive, other messages may be cut."""
 
     def __init__(self, world: World, uav: int) -> None:
         self._world, self._uav, self._next = world, uav, 0
@@ -151,7 +155,7 @@ class InProcessRadio:
         message = decode(data)
         if message.envelope.sender == self._uav:
             return False
-        return not isinstance(message, Reading) or self._world.hears(self._uav, message)
+        return isinstance(message, Position) or self._world.hears(self._uav, message)
 
 
 def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:

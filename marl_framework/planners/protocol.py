@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,5 +35,24 @@ class Planner(Protocol):
         Args:
             state: state of E missions with N UAVs; a planner must not modify the state.
             generator: random number generator of the planner, on the state's device.
+        """
+        ...
+
+
+@runtime_checkable
+class SharingPlanner(Planner, Protocol):
+    """Planner whose UAVs know each other's plans, and which can decide for a single UAV."""
+
+    own: int | None
+    """UAV to decide for, in a single mission; the plans of all others come from `hear`. None to
+    decide for all UAVs."""
+    plan: Tensor
+    """Plan of UAV `own` after `act`, [X, Y] float32."""
+
+    def hear(self, uav: int, plan: Tensor) -> None:
+        """Take the plan [X, Y] of another UAV.
+
+        Before `act`, a UAV with a lower number than `own` has planned its next move; one with a
+        higher number its last move.
         """
         ...

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import policy_probabilities
+from marl_framework.algorithms.policy import best_actions, policy_probabilities
 from marl_framework.algorithms.threads import on_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import SearchConfig
@@ -45,7 +45,7 @@ class SearchPlanner:
     knows the plan that each other UAV had when last heard, or all plans if
     `model.knows_all_plans`. As a known plan fades, the UAV assumes that the other UAV stays in its
     sector; see `Sectors`. The planner stores plans between moves, so it must fly one batch of
-    missions at a time, from the start.
+    missions at a time, from the start. With `own` it decides for one UAV; see `SharingPlanner`.
 
     The planner reads the settings `plan_memory`, `presumed_share` and `presumed_beside_plan`.
     `prior` maps states to a trained team's logits [E, N, A]; it requires `TreeSearch`.
@@ -65,6 +65,17 @@ class SearchPlanner:
         self._settings, self._prior = settings, prior
         self.chunk = max(1, _MAX_ELEMENTS // search.elements)
         self._plans = torch.ones(0)
+        self.own: int | None = None
+        self.plan = torch.ones(0)
+        self._heard: dict[int, Tensor] = {}
+
+    def hear(self, uav: int, plan: Tensor) -> None:
+        """Take the plan of another UAV; see `SharingPlanner`."""
+        assert self.own is not None
+        if uav < self.own:
+            self._heard[uav] = plan
+        elif self._plans.numel():  # there are no plans before the first move
+            self._plans[:, self.own, uav] = plan
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""
@@ -118,6 +129,10 @@ class SearchPlanner:
         policies: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
+            if self.own not in (None, i):  # its actions are known or ignored
+                if i in self._heard:
+                    plans[:, self.own, i] = self._heard.pop(i)
+                return best_actions(torch.zeros_like(mask, dtype=torch.float32), mask)
             affordable = moves if level_moves is None else moves.minimum(level_moves[:, i])
             expected = entropy[:, i] * plans[:, i].prod(1)
             prior = None if logits is None else policy_probabilities(logits[:, i], mask, 0.0)
@@ -129,13 +144,15 @@ class SearchPlanner:
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0) * beside[:, i]
             if self._view.has_inactive:
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
+            if i == self.own:
+                self.plan = remaining[0]
             informed = state.heard[:, :, i] | self._model.knows_all_plans
             informed[:, i] = False  # a UAV ignores its own previous plan when it searches again
             plans[:, :, i] = remaining.unsqueeze(1).where(informed[..., None, None], plans[:, :, i])
             return action
 
         actions, masks = self._view.lattice.choose_in_missions(state, choose)
-        return actions, masks, torch.stack(policies, 1) if policies else None
+        return actions, masks, torch.stack(policies, 1) if policies and self.own is None else None
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:
