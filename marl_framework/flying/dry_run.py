@@ -17,7 +17,7 @@ from marl_framework.config.yaml_text import format_yaml
 from marl_framework.deployment.schedule import leg_seconds
 from marl_framework.evaluation.flight import MissionStreams, planner_generator
 from marl_framework.evaluation.metrics import roi_entropy
-from marl_framework.flying.frames import lay
+from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
 from marl_framework.flying.pilot import Phase, Pilot
 from marl_framework.flying.protocols import Radio
@@ -34,6 +34,12 @@ from marl_framework.planners.protocol import Planner
 
 MakePlanner = Callable[[MissionEnvironment], Planner]
 MakeRadio = Callable[[World, int], Radio]
+_FIXED = {
+    "experiment.constraints.budget": "one number",
+    "experiment.constraints.cost.limit": "null",
+    "experiment.uav.crash_rate": "0",
+}
+"""Values that pilots support, by key of `MissionRanges.keys_that_end_missions`."""
 _TICK = 0.1  # of the simulated clock [s]
 _SLACK = 10.0  # wait for others, in addition to the longest leg [s]
 
@@ -65,18 +71,17 @@ class DryFlight:
 
 def check_supported(config: Config) -> None:
     """Raise a ConfigError if pilots cannot fly the missions of a configuration."""
-    missions, problems = config.missions, []
-    experiment = "experiment."
-    if missions.has_inactive:
-        problems.append(
-            (f"{experiment}missions", "one team size, one budget, no crashes, no costs")
-        )
+    missions, needed = config.missions, {}
+    if len(set(missions.team_sizes)) > 1:
+        needed["experiment.missions.n_agents"] = "one number"
+    for key in missions.keys_that_end_missions:
+        needed[key] = _FIXED[key]
     if missions.has_delays:
-        problems.append((f"{experiment}uav.delay", "0"))
+        needed["experiment.uav.delay"] = "0"
     if config.sensor.model.adapt:
-        problems.append(("sensor.model.adapt", "false"))
-    for key, needed in problems:
-        raise ConfigError(f"{key}: not supported in flight; use {needed}")
+        needed["sensor.model.adapt"] = "false"
+    for key, value in needed.items():
+        raise ConfigError(f"{key}: not supported in flight; set it to {value}")
 
 
 def make_world(environment: MissionEnvironment, seed: int) -> World:
@@ -170,7 +175,7 @@ def team_belief(world: World) -> Tensor:
         state.readings.zero_()
         for uav in range(env.n_agents):
             reading = readings.get((move, uav))
-            if reading is not None:
+            if reading is not None and fits(env.camera, reading.place, reading.bits):
                 state.positions[0, uav] = torch.tensor(reading.place)
                 state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
                 frames[0, uav] = bool(reading.bits.size)

@@ -67,8 +67,8 @@ class Pilot:
 
     After each move the pilot reads, sends its reading and then its position, and waits for the
     positions of all others. Then it fuses what it heard, waits for the announcements of UAVs with
-    lower numbers, and decides. It waits at most `timeout`; UAVs that it misses are lost to it
-    until they are heard again.
+    lower numbers, and decides. UAVs that it waits for longer than `timeout` are lost to it until
+    they are heard again.
 
     Args:
         uav: index of the UAV, from 0.
@@ -78,7 +78,7 @@ class Pilot:
         mission: number of the mission, the same for the team.
         vehicle, camera, radio, clock: hardware of the UAV.
         generator: random generator of the planner, seeded alike for the team.
-        timeout: longest wait for others after an arrival [s].
+        timeout: longest wait for the positions of others, and again for their announcements [s].
         separation: see `safety.refusal`.
         log: takes each entry of the record.
 
@@ -117,7 +117,7 @@ class Pilot:
         self._uav, self._mission, self._team = uav, mission, own.n_agents
         self._others = [j for j in range(self._team) if j != uav]
         self._vehicle, self._camera, self._radio, self._clock = vehicle, camera, radio, clock
-        self._timeout, self._deadline, self._separation = timeout, 0.0, separation
+        self._timeout, self._arrival, self._separation = timeout, 0.0, separation
         self._log_entry = log
         levels = (1, self._lattice.shape[2], 2)
         state.flip_below = torch.full(levels, _NEVER_FLIPS, dtype=torch.int16, device=own.device)
@@ -156,7 +156,7 @@ class Pilot:
         self._own = Reading(self._envelope(), self.place, bits)
         self._send(self._own)
         self._send(Position(self._envelope(), self.place))
-        self._deadline = self._clock.now() + self._timeout
+        self._arrival = self._clock.now()
 
     def _listen(self) -> None:
         for data in self._radio.receive():
@@ -165,7 +165,9 @@ class Pilot:
 
     def _waits_for(self, uavs: Iterable[int]) -> bool:
         missing = {uav for uav in uavs if uav not in self.lost and not self._is_known(uav)}
-        if missing and self._clock.now() >= self._deadline:
+        # Others may decide only after they have waited for a lost UAV.
+        rounds = 1 if self.phase is Phase.HEARING else 2
+        if missing and self._clock.now() >= self._arrival + rounds * self._timeout:
             self._log("lost", uavs=sorted(missing))
             self.lost |= missing
             return False
