@@ -30,6 +30,7 @@ from marl_framework.flying.simulated import (
 )
 from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
 MakePlanner = Callable[[MissionEnvironment], Planner]
@@ -53,6 +54,8 @@ class Moment(NamedTuple):
     """UAVs whose readings it has fused, its own among them."""
     belief: int
     """CRC-32 of its belief."""
+    averages: int
+    """CRC-32 of the averages of its reading, belief and uncertainty that networks see."""
 
 
 @dataclass
@@ -141,7 +144,7 @@ def fly(world: World, pilots: list[Pilot]) -> DryFlight:
             before = pilot.phase
             busy |= pilot.advance()
             if before is Phase.HEARING and pilot.phase is not before:
-                moments[uav].append(_moment(pilot.state.positions, pilot.state, uav))
+                moments[uav].append(_moment(pilot.state, uav))
         if not busy:
             world.clock.advance(_TICK)
     belief = team_belief(world)
@@ -153,13 +156,13 @@ def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
     env = world.environment
     generator, state = planner_generator(env, seed), env.reset(world.reset)
     uavs = range(env.n_agents)
-    moments = [[_moment(state.positions, state, uav)] for uav in uavs]
+    moments = [[_moment(state, uav)] for uav in uavs]
     for draws in world.steps:
         with torch.no_grad():
             actions = planner.act(state, generator).actions
         env.step(state, actions, draws)
         for uav in uavs:
-            moments[uav].append(_moment(state.positions, state, uav))
+            moments[uav].append(_moment(state, uav))
     return _flown(world, moments, state.global_belief[0])
 
 
@@ -195,10 +198,16 @@ def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
     return None if torch.equal(flown.belief, simulated.belief) else "belief of the team"
 
 
-def _moment(positions: Tensor, state: Any, uav: int) -> Moment:
-    x, y, z = positions[0, uav].tolist()
+def _moment(state: MissionState, uav: int) -> Moment:
+    x, y, z = state.positions[0, uav].tolist()
     heard = tuple(state.heard[0, uav].nonzero().flatten().tolist())
-    return Moment((x, y, z), heard, zlib.crc32(state.beliefs[0, uav].numpy().tobytes()))
+    belief = _checksum(state.beliefs[0, uav])
+    averages = state.pooled_readings, state.pooled_beliefs, state.pooled_uncertainty
+    return Moment((x, y, z), heard, belief, _checksum(*(maps[0, uav] for maps in averages)))
+
+
+def _checksum(*maps: Tensor) -> int:
+    return zlib.crc32(b"".join(values.numpy().tobytes() for values in maps))
 
 
 def _flown(world: World, moments: list[list[Moment]], belief: Tensor) -> DryFlight:

@@ -264,9 +264,10 @@ class Pilot:
     def _refusal(self, goal: Place) -> str | None:
         ways = {}
         for uav in self._others:
-            place = self._place_of(uav)
-            stays = place if uav in self.lost else None
-            ways[uav] = Way(place, self.inbox.announced(uav, self.move) or stays)
+            newest = self.inbox.positions.get(uav)
+            place = self._place_of(uav) if newest is None else newest.place
+            announced = None if newest is None else newest.next
+            ways[uav] = Way(place, announced or (place if uav in self.lost else None))
         state = self.state
         allowed = self._lattice.allowed(state.positions, state.moves)[0, self._uav]
         open_goals = {self._destination(int(action)) for action in allowed.nonzero().flatten()}

@@ -40,9 +40,9 @@ def maker(policy: str, config: Config, folder: Path, greedy: bool = True) -> Mak
 
 
 def team(
-    config: Config, make: MakePlanner, **options: Any
+    config: Config, make: MakePlanner, seed: int = SEED, **options: Any
 ) -> tuple[World, list[Pilot], list[dict[str, Any]]]:
     """Return a world, its pilots and the record that they write."""
     record: list[dict[str, Any]] = []
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
-    return world, make_pilots(world, make, SEED, record.append, **options), record
+    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
+    return world, make_pilots(world, make, seed, record.append, **options), record

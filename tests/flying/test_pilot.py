@@ -59,6 +59,27 @@ def test_the_team_goes_on_without_a_silent_uav_and_hears_it_again(tmp_path: Path
         assert pilots[uav].lost == set()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int) -> None:
+    class Mute(InProcessRadio):
+        """Sends nothing of UAV 2 after its first announcement."""
+
+        def send(self, data: bytes) -> None:
+            sender, move = decode(data).envelope[1:3]
+            if sender != 1 or move == 0:
+                super().send(data)
+
+    area = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}
+    config = config_of(tmp_path, **EVERYBODY, **area)
+    make = maker("random", config, tmp_path)
+    world, pilots, record = team(config, make, seed=seed, make_radio=Mute)
+    fly(world, pilots)
+    (last,) = [e["next"] for e in record if e["uav"] == 1 and e["move"] == 0 and "next" in e]
+    later = [e for e in record if e["uav"] != 1 and e["move"] > 0]
+    assert {e["event"] for e in later} >= {"fused", "decided", "lost"}
+    assert last not in [e["next"] for e in later if e["event"] == "decided"]
+
+
 def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
     good, world, *_ = flight(tmp_path)
     bad, _, pilots, _ = flight(tmp_path, make_radio=BadRadio)
