@@ -59,14 +59,15 @@ def test_the_team_goes_on_without_a_silent_uav_and_hears_it_again(tmp_path: Path
         assert pilots[uav].lost == set()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("announces", [True, False])
+def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, announces: bool) -> None:
     class Mute(InProcessRadio):
-        """Sends nothing of UAV 2 after its first announcement."""
+        """Sends nothing of UAV 2, except for its first announcement."""
 
         def send(self, data: bytes) -> None:
             sender, move = decode(data).envelope[1:3]
-            if sender != 1 or move == 0:
+            if sender != 1 or (announces and move == 0):
                 super().send(data)
 
     area = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}
@@ -74,10 +75,11 @@ def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int) -> No
     make = maker("random", config, tmp_path)
     world, pilots, record = team(config, make, seed=seed, make_radio=Mute)
     fly(world, pilots)
-    (last,) = [e["next"] for e in record if e["uav"] == 1 and e["move"] == 0 and "next" in e]
-    later = [e for e in record if e["uav"] != 1 and e["move"] > 0]
-    assert {e["event"] for e in later} >= {"fused", "decided", "lost"}
-    assert last not in [e["next"] for e in later if e["event"] == "decided"]
+    name = "next" if announces else "place"
+    (last,) = [e[name] for e in record if e["uav"] == 1 and e["move"] == 0 and name in e]
+    others = [e for e in record if e["uav"] != 1 and e["move"] >= announces]
+    assert {e["event"] for e in others} >= {"fused", "decided", "lost"}
+    assert last not in [e["next"] for e in others if e["event"] == "decided"]
 
 
 def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
