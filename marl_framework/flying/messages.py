@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,7 @@ class Plan:
 
 
 Message = Position | Reading | Plan
+Kind = TypeVar("Kind", Position, Reading, Plan)
 
 
 class DamagedError(ValueError):
@@ -185,20 +186,15 @@ class Inbox:
         newest = self.positions.get(sender)
         return newest is not None and newest.envelope.move >= move
 
+    def get(self, kind: type[Kind], sender: int, move: int) -> Kind | None:
+        """Return the message of a kind that a UAV sent after `move` moves, if it was heard."""
+        message = self._messages.get((kind, sender, move))
+        return message if isinstance(message, kind) else None
+
     def announced(self, sender: int, move: int) -> Place | None:
         """Return the next place that a UAV announced after `move` moves, if known."""
-        message = self._messages.get((Position, sender, move))
-        return message.next if isinstance(message, Position) else None
-
-    def reading(self, sender: int, move: int) -> Reading | None:
-        """Return the reading that a UAV took after `move` moves, if it was heard."""
-        message = self._messages.get((Reading, sender, move))
-        return message if isinstance(message, Reading) else None
-
-    def plan(self, sender: int, move: int) -> Plan | None:
-        """Return the plan that a UAV made after `move` moves, if it was heard."""
-        message = self._messages.get((Plan, sender, move))
-        return message if isinstance(message, Plan) else None
+        message = self.get(Position, sender, move)
+        return None if message is None else message.next
 
     def forget(self, move: int) -> None:
         """Release messages of moves before `move`."""

@@ -85,7 +85,7 @@ class Pilot:
     Attributes:
         phase: what the pilot is doing.
         move: number of moves made.
-        place: place of the last reading.
+        place: where the UAV is, or flies to.
         state: what the UAV knows; beliefs of the other UAVs are NaN.
         inbox: messages from others.
         lost: UAVs that are not waited for.
@@ -153,8 +153,8 @@ class Pilot:
 
     def _read(self) -> None:
         bits = self._camera.take(self.place, self.move)
-        self._own = Reading(self._envelope(), self.place, bits)
-        self._send(self._own)
+        self._reading = Reading(self._envelope(), self.place, bits)
+        self._send(self._reading)
         self._send(Position(self._envelope(), self.place))
         self._arrival = self._clock.now()
 
@@ -190,11 +190,11 @@ class Pilot:
             if other in self.inbox.positions:
                 newest = torch.tensor(self.inbox.positions[other].place)
                 state.positions[0, other] = newest
-            reading = self.inbox.reading(other, self.move)
+            reading = self.inbox.get(Reading, other, self.move)
             if reading is not None and fits(self._optics, reading.place, reading.bits):
                 heard[other] = reading
                 state.positions[0, other] = torch.tensor(reading.place)
-        taken = {**heard, uav: self._own}
+        taken = {**heard, uav: self._reading}
         state.heard.copy_(torch.eye(self._team, dtype=torch.bool))
         frames = torch.zeros(1, self._team, dtype=torch.bool)
         for sender, reading in taken.items():
@@ -218,7 +218,7 @@ class Pilot:
         """Lay the UAV's own reading into the map that `Fusion.read` reads."""
         rows, cols = self._optics.window
         row, col = box[4:6].tolist()
-        window = lay(self._optics, self.place, self._own.bits)
+        window = lay(self._optics, self.place, self._reading.bits)
         self.state.truth[0, row : row + rows, col : col + cols] = window > 0
 
     def _decide(self) -> None:
@@ -244,7 +244,7 @@ class Pilot:
         if not isinstance(self._planner, SharingPlanner):
             return
         for uav in self._others:
-            plan = self.inbox.plan(uav, self.move - (uav > self._uav))
+            plan = self.inbox.get(Plan, uav, self.move - (uav > self._uav))
             if plan is not None and plan.left.shape == self._lattice.shape[:2]:
                 left = torch.from_numpy(plan.left).to(self.state.beliefs.device)
                 self._planner.hear(uav, left)

@@ -49,16 +49,13 @@ class SimulatedVehicle:
 
     def go_to(self, place: Place) -> None:
         """Fly to a place; see `Vehicle`."""
-        seconds = self._lattice_seconds(self.place, place)
+        ends = self._lattice.metres(torch.tensor([self.place, place])).double().numpy()
+        seconds = float(leg_seconds(ends[0], ends[1], self._settings))
         self.place, self._arrival = place, self._clock.now() + seconds
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest at its place."""
         return self._clock.now() >= self._arrival
-
-    def _lattice_seconds(self, start: Place, end: Place) -> float:
-        ends = self._lattice.metres(torch.tensor([start, end])).double().numpy()
-        return float(leg_seconds(ends[0], ends[1], self._settings))
 
 
 class World:

@@ -126,8 +126,8 @@ def test_an_inbox_keeps_what_was_announced_and_read() -> None:
     assert inbox.has_arrived(1, 5)
     assert not inbox.has_arrived(1, 6)
     assert not inbox.has_arrived(2, 5)
-    assert inbox.reading(1, 5) is not None
-    assert inbox.reading(2, 5) is None
+    assert inbox.get(Reading, 1, 5) is not None
+    assert inbox.get(Reading, 2, 5) is None
     inbox.forget(6)
-    assert inbox.reading(1, 5) is None
-    assert inbox.reading(2, 6) is not None
+    assert inbox.get(Reading, 1, 5) is None
+    assert inbox.get(Reading, 2, 6) is not None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from marl_framework.deployment.hazards import segment_distances
 from marl_framework.flying.dry_run import fly
 from marl_framework.flying.messages import Position, Reading, decode, encode
 from marl_framework.flying.simulated import InProcessRadio
 from tests.flying.dry import config_of, maker, team
 
 EVERYBODY = {"uav": {"communication_range": float("inf")}}
+CROWDED = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}  # 3 x 3 places
 FIRST, LAST = 2, 5  # moves after which UAV 2 is silent
 
 
@@ -70,8 +74,7 @@ def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, annou
             if sender != 1 or (announces and move == 0):
                 super().send(data)
 
-    area = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}
-    config = config_of(tmp_path, **EVERYBODY, **area)
+    config = config_of(tmp_path, **EVERYBODY, **CROWDED)
     make = maker("random", config, tmp_path)
     world, pilots, record = team(config, make, seed=seed, make_radio=Mute)
     fly(world, pilots)
@@ -94,15 +97,26 @@ def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
         assert 0 < pilot.inbox.dropped["double"] <= count
 
 
-@pytest.mark.parametrize("separation", [0.0, 5.0, 12.0])
-def test_ways_are_apart_and_a_refused_move_is_not_flown(tmp_path: Path, separation: float) -> None:
-    *_, record = flight(tmp_path, separation=separation)
-    refused = [entry for entry in record if entry["event"] == "refused"]
-    assert bool(refused) == (separation > 10)
-    fused = {(entry["uav"], entry["move"]): entry["place"] for entry in record if "place" in entry}
-    for entry in refused:
-        uav, move = entry["uav"], entry["move"]
-        assert fused[uav, move] == fused[uav, move + 1] != entry["next"]
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("separation", [0.0, 5.0])
+def test_ways_are_apart_and_a_refused_move_is_not_flown(
+    tmp_path: Path, separation: float, seed: int
+) -> None:
+    config = config_of(tmp_path, **EVERYBODY, **CROWDED)
+    make = maker("random", config, tmp_path)
+    world, pilots, record = team(config, make, seed=seed, separation=separation)
+    flown = fly(world, pilots)
+    for entry in (entry for entry in record if entry["event"] == "refused"):
+        places = flown.moments[entry["uav"]]
+        stays = places[entry["move"]].place, places[entry["move"] + 1].place
+        assert stays[0] == stays[1] != entry["next"]
+    places = torch.tensor([[moment.place for moment in uav] for uav in flown.moments])
+    metres = world.environment.lattice.metres(places).numpy()
+    nearest = min(
+        segment_distances(a[:-1], a[1:], b[:-1], b[1:]).min()
+        for a, b in itertools.combinations(metres, 2)
+    )
+    assert (nearest >= 5.0) == (separation > 0)
 
 
 def test_a_reading_of_another_shape_is_not_fused(tmp_path: Path) -> None:
