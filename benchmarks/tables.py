@@ -106,6 +106,7 @@ TABLES = {
     "team_counts": Table(_TEAMS, suites.team_counts),
     "near_search": Table(_TEAMS, suites.near_search),
     "workers": Table((*_TEAMS, f"stages{_HERE}", *_WORKERS), suites.workers),
+    "rough": Table(("suite_rough",), suites.rough),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
 }
 

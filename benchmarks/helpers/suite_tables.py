@@ -55,6 +55,30 @@ def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
     return learned | {p.replace("_", " "): row for p, row in results[0].items() if p != "learned"}
 
 
+def rough(results: Json) -> str:
+    """Return means, worst tenths and reliability of all policies, in all flown worlds."""
+    columns = (
+        "ROI entropy [bit]",
+        "worst tenth",
+        "F1",
+        "worst tenth",
+        "calibration error",
+        "Brier",
+    )
+    rows = []
+    for name, world in results["worlds"].items():
+        for number, (policy, row) in enumerate(world["summary"].items()):
+            cells = [
+                with_interval(each["mean"], each["interval"], digits=3)
+                for metric in METRICS
+                for each in (row[metric], row[metric]["worst_tenth"])
+            ]
+            cells += [f"{row[metric]['mean']:.3f}" for metric in ("ece", "brier")]
+            label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
+            rows.append(("" if number else f"`{name}`", label, *cells))
+    return markdown(("world", "policy", *columns), rows)
+
+
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:
     """Return mean ROI entropy / F1 by team size and radio range."""
     names = {world.name for world in WORLDS}
