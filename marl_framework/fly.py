@@ -1,113 +1,14 @@
 """Fly a team whose UAVs decide in the air, each from what it has read and heard.
 
-The command is `python -m marl_framework.fly`.
+Run this file only as `python -m marl_framework.fly`: importing it would hide the function
+`marl_framework.fly`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from marl_framework.command_line import (
-    Parser,
-    add_checkpoint,
-    add_overrides,
-    as_program,
-    loaded,
-)
-from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import resolve_config_path
-from marl_framework.config.parts import LEARNED, PLANNER_NAMES
-from marl_framework.evaluation.options import SEED
-from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.runs.names import check_run_name, checkpoint_file
-from marl_framework.training.guard import guarded
-
-if TYPE_CHECKING:
-    from marl_framework.config.model import Config
-    from marl_framework.planners.team import Checkpoint
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
-    parser = Parser(prog="python -m marl_framework.fly", description=__doc__)
-    add = parser.add_argument
-    text = "fly the whole team here, on simulated vehicles, and compare it with the simulator"
-    add("--dry-run", action="store_true", help=text)
-    add_checkpoint(parser)
-    names = [name for name in PLANNER_NAMES if name != "oracle"]
-    text = f"planner: {', '.join(names)}, or your own as module.Class (default: {LEARNED})"
-    add("--policy", default=LEARNED, metavar="NAME", help=text)
-    text = "params file of the mission (default: the checkpoint's configuration)"
-    add("--config", metavar="FILE", help=text)
-    add_overrides(parser, "override a key of the configuration; repeatable")
-    text = f"seed of the mission, as in evaluate (default: {SEED})"
-    add("--seed", type=int, default=SEED, metavar="N", help=text)
-    text = "refuse moves that come closer to another UAV's way [m] (default: 0, no such limit)"
-    add("--separation", type=float, default=0.0, metavar="M", help=text)
-    text = "folder of this flight in logging.directory (default: title and time)"
-    add("--run-name", metavar="NAME", help=text)
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
-    options = make_parser().parse_args(arguments)
-    return guarded(lambda _: _run(options), again="then run the command again")
-
-
-def _run(options: argparse.Namespace) -> int:
-    _check(options)
-
-    # Imported here, because they load PyTorch: help and bad input are reported at once.
-    import torch
-
-    from marl_framework.flying.command import dry_run
-
-    loaded()
-    config, checkpoint = _configuration(options)
-    return dry_run(config, torch.device("cpu"), checkpoint, options)
-
-
-def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
-    from marl_framework.planners.team import find_checkpoint, load_team, mission_config
-
-    checkpoint = None
-    if options.checkpoint is not None:
-        load = load_team if options.policy == LEARNED else find_checkpoint
-        checkpoint = load(options.checkpoint)
-    return mission_config(options.config, options.overrides, checkpoint), checkpoint
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Check all options before PyTorch loads."""
-    if not options.dry_run:
-        raise ConfigError("--dry-run is missing; only simulated vehicles are supported so far")
-    if options.policy == "oracle":
-        raise ConfigError("--policy oracle needs the true map; choose another planner")
-    if options.policy not in PLANNER_NAMES and "." not in options.policy:
-        known = ", ".join(name for name in PLANNER_NAMES if name != "oracle")
-        raise ConfigError(f"--policy {options.policy}: use {known}, or your own module.Class")
-    if options.policy == LEARNED and options.checkpoint is None:
-        raise ConfigError("--checkpoint is missing; give a trained team, or a planner as --policy")
-    if not 0 <= options.seed < MAX_SEED:
-        raise ConfigError(f"--seed {options.seed}: use a whole number from 0 to {MAX_SEED - 1}")
-    if not 0 <= options.separation < float("inf"):
-        raise ConfigError(f"--separation {options.separation:g}: use a distance of 0 m or more")
-    if options.run_name is not None:
-        check_run_name(options.run_name)
-    if options.checkpoint is not None:
-        checkpoint_file(options.checkpoint)
-    if options.config is not None:
-        resolve_config_path(options.config)
-
-
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
+from marl_framework.flying.options import main
 
 if __name__ == "__main__":
-    sys.exit(command())
+    sys.exit(main())

@@ -20,7 +20,7 @@ LONGEST_FILE = 500
 # Lowest first: each folder has a floor of its own and imports the floors below it alone.
 LAYERS = """
 config command_line device stage_timer kernels runs mission networks observations algorithms
-coma_wrapper planners exporting evaluation deployment flying training prediction distillation
+coma_wrapper planners exporting evaluation deployment training flying prediction distillation
 integrations
 """
 FLOORS = tuple(LAYERS.split())

@@ -13,7 +13,7 @@ import pytest
 from marl_framework.command_line import as_program, loaded
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict", "distill", "fly")
+COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict", "distill", "flying.options")
 HEAVY = ("torch", "numba", "matplotlib", "numpy", "kornia", "cv2", "tensorboard", "rich")
 FLY = ("--out", "out", "--policies")
 BAD_INPUT = {
@@ -39,7 +39,7 @@ BAD_INPUT = {
         ("--teacher", "a=search", "--tasks", "missing.yaml"),
         ("--teacher", "a"),
     ],
-    "fly": [(), ("--dry-run",), ("--dry-run", "--checkpoint", "missing.pt")],
+    "flying.options": [(), ("--dry-run",), ("--dry-run", "--checkpoint", "missing.pt")],
 }
 NEEDS_TORCH = {
     "main": ("--config", "params_test.yaml", "--check"),
@@ -48,7 +48,7 @@ NEEDS_TORCH = {
     "doctor": ("--config", "params_test.yaml"),
     "predict": ("--config", "params_test.yaml", "--check"),
     "distill": ("--config", "params_test.yaml", "--teacher", "a=random", "--check"),
-    "fly": ("--dry-run", "--policy", "random", "--config", "params_test.yaml"),
+    "flying.options": ("--dry-run", "--policy", "random", "--config", "params_test.yaml"),
 }
 
 # Runs command lines one after the other in a fresh process, and prints what became of each.

@@ -112,7 +112,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             bench(
                 f"paper-{graphs}", "training", _whole_schedule, *published, config=paper, limit=60
             ),
-            bench(f"batch-128x5-{graphs}", "training", _training, *smaller, config=paper, limit=60),
+            bench(f"batch-128x5-{graphs}", "training", _training, *smaller, config=paper, limit=45),
         ]
     for graphs in GRAPHS:
         memory = "51" if graphs == "eager" and not quick else "0"  # starts more processes
@@ -121,7 +121,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             *("--episodes", memory, "--set", f"compute.cuda_graphs={GRAPHS[graphs]}"),
         )
         stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown))
-    stages.append(bench("layers", "layers", _layers, limit=60, row=0.1))
+    stages.append(bench("layers", "layers", _layers, limit=30, row=0.05))
     agents = ("--agents", "1" if quick else "64,4096")
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [

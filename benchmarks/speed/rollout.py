@@ -116,7 +116,7 @@ class Flight:
         watched: list[tuple[Any, str, str]] = [
             (self, "_policy", "policy"),
             (environment, "draw_step", "draw"),
-            (environment, "hear", "hear_and_fuse"),
+            (environment.radio, "hear", "hear_and_fuse"),
             (environment.fusion, "read", "measure"),
             (environment.fusion, "fuse_global", "reward"),
             (environment.fusion, "fuse_own", "hear_and_fuse"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework.fly import main
+from marl_framework.flying.options import main
 from tests.small import small_config
 from tests.teams import save_team
 

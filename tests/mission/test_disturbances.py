@@ -135,7 +135,7 @@ class PlainMission:
         return signs
 
 
-spread = st.one_of(st.floats(0, 1), st.just({"low": 0.2, "high": 1.0}), st.just((0.0, 0.7)))
+spread = st.one_of(st.floats(0.01, 1), st.just({"low": 0.2, "high": 1.0}), st.just((0.0, 0.7)))
 
 
 @given(
