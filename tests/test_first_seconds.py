@@ -13,7 +13,16 @@ import pytest
 from marl_framework.command_line import as_program, loaded
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("main", "evaluate", "export", "doctor", "history", "predict", "distill", "flying.options")
+COMMANDS = (
+    "main",
+    "evaluate",
+    "export",
+    "doctor",
+    "history",
+    "predict",
+    "distill",
+    "flying.options",
+)
 HEAVY = ("torch", "numba", "matplotlib", "numpy", "kornia", "cv2", "tensorboard", "rich")
 FLY = ("--out", "out", "--policies")
 BAD_INPUT = {
