@@ -55,7 +55,7 @@ def operator_costs(config: Config) -> dict[str, Callable[[tuple[Any, ...]], Oper
         return 8 * touched * len(beliefs) if prior is None else 4 * beliefs.numel()
 
     def read(arguments: tuple[Any, ...]) -> OperatorCost:
-        readings, pooled = arguments[7:9]  # windows are written whole
+        *_, readings, pooled = arguments  # windows are written whole
         moved = readings.numel() + 4 * pooled.numel()
         return 1, len(readings) * cells + moved  # truth 1; bits are drawn, not read
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marl_framework.config.model import Config
 from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import (
     Envelope,
@@ -42,7 +43,9 @@ class AnnouncedLattice(Lattice):
         announced: announced actions, by UAV.
     """
 
-    announced: dict[int, int] = {}  # noqa: RUF012 (replaced as a whole)
+    def __init__(self, config: Config, device: torch.device | str) -> None:
+        super().__init__(config, device)
+        self.announced: dict[int, int] = {}
 
     def options(self, state: MissionState) -> Tensor:
         """Return the actions allowed for each UAV; see `Lattice.options`."""

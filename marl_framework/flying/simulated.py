@@ -16,7 +16,7 @@ from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
 
 
 class SimulatedClock:
-    """A clock that only advances when told to."""
+    """Clock of a simulation; `advance` moves it."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.types import spans
+from marl_framework.config.types import choices, spans
 from marl_framework.mission.camera import Camera, flip_thresholds
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, ResetDraws, StepDraws, assign, empty_fields
@@ -138,8 +138,7 @@ def _normal(uniform: Tensor) -> Tensor:
 
 def _check(config: Config, ends: dict[str, Tensor]) -> None:
     """Raise a ConfigError if disturbances contradict other keys."""
-    rates = config.experiment.uav.failure_rate
-    most = max(rates) if isinstance(rates, tuple) else rates
+    most = max(choices(config.experiment.uav.failure_rate))
     shortest = float(ends["burst"].min())
     if shortest and most > shortest / (1 + shortest):
         raise ConfigError(

@@ -38,8 +38,8 @@ class Radio:
     def lost(self, state: MissionState, uniform: Tensor, first: bool = False) -> Tensor:
         """Return which messages are lost, [E, N, N] bool.
 
-        With bursts, each pair of UAVs alternates between two states (Gilbert 1960): in one all
-        messages are lost, in the other none.
+        With bursts, each direction between two UAVs alternates between two states (Gilbert 1960):
+        in one all messages are lost, in the other none.
 
         Args:
             state: the missions; `state.lossy` is the previous result.
@@ -116,12 +116,7 @@ class Radio:
         return empty_fields(shapes, num_envs, self._delays.device)
 
 
-def hear(
-    metres: Tensor,
-    ranges: Tensor,
-    lost: Tensor,
-    active: Tensor | None = None,
-) -> Tensor:
+def hear(metres: Tensor, ranges: Tensor, lost: Tensor, active: Tensor | None = None) -> Tensor:
     """Return whether UAV i hears UAV j, [E, N, N] bool; each UAV hears itself.
 
     Args:

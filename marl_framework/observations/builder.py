@@ -111,7 +111,7 @@ class ObservationBuilder:
         """
         camera, scene = self._world.camera, Scene(self._world, state)
         heard, delays = scene.heard(), self._world.has_delays
-        seen = scene.of_viewers() if delays else scene
+        seen = scene.viewers if delays else scene
         footprint = camera.footprint(seen.state.positions)
         rows = covered(footprint.row0, footprint.row1, camera.shape[0], self.shape[0])
         cols = covered(footprint.col0, footprint.col1, camera.shape[1], self.shape[1])

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -80,8 +81,9 @@ class Scene:
         """Return the altitude level (z + 1) / `number`, [E, N]."""
         return (self.state.positions[..., 2] + 1).to(torch.float32) / number
 
-    def of_viewers(self) -> Scene:
-        """Return the scene with a mission for each viewer, E·N, as messages with delay show it."""
+    @cached_property
+    def viewers(self) -> Scene:
+        """The scene with a mission for each viewer, E·N, as messages with delay show it."""
         positions, n = self.state.positions, self.world.n_agents
         past = torch.cat((positions.unsqueeze(1), self.state.past_positions), dim=1)
         age = self.state.late.long().where(~self.state.heard, 0)
@@ -150,7 +152,7 @@ def position(scene: Scene) -> Tensor:
     own_first = ids * (ids.unsqueeze(1) != ids)
     order, number = torch.where(scene.heard(), own_first, -1), scene.world.lattice.shape[2] + 1
     if scene.world.has_delays:
-        seen = scene.of_viewers()
+        seen = scene.viewers
         maps = seen.paint(seen.levels(number), order.flatten(0, 1).unsqueeze(1), 1.0)
         maps = maps.view(*order.shape[:2], *scene.world.shape)
     else:
@@ -181,7 +183,7 @@ def footprint(scene: Scene) -> Tensor:
     if not scene.world.has_delays:
         return scene.footprints().heard_map(scene.state.heard)
     heard, n = scene.heard(), scene.world.n_agents
-    maps = scene.of_viewers().footprints().heard_map(heard.repeat_interleave(n, dim=0))
+    maps = scene.viewers.footprints().heard_map(heard.repeat_interleave(n, dim=0))
     return maps.unflatten(0, (-1, n)).diagonal(dim1=1, dim2=2).movedim(-1, 1)
 
 

@@ -108,7 +108,9 @@ def test_a_follower_meets_a_leader_that_is_late() -> None:
     """5 m apart on one line, 5 m a move: in step they stay apart."""
     line = [np.array([(5.0 * (k + n), 0, 5) for k in range(9)]) for n in (0, 1)]
     schedule = team_schedule(line, (-40, 0), 15, DeploymentConfig(separation=3))
-    assert closest_approach(schedule, 0.0, 3.0).tolerated == 0  # type: ignore[union-attr]
+    nearest = closest_approach(schedule, 0.0, 3.0)
+    assert nearest is not None
+    assert nearest.tolerated == 0
     found = find_hazards(schedule, 3.0, None, (0, 0))["closest_approach"]
     assert found["metres"] == 0
     assert found["uavs"] == [1, 2]
