@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from marl_framework.flying.messages import Bits, Place
 
 
+class Status(NamedTuple):
+    """Newest telemetry of a vehicle."""
+
+    time: float
+    """When it was received, by the pilot's clock [s]."""
+    position: tuple[float, float, float] | None
+    """Coordinates on the lattice [m]; None without a position fix."""
+    battery: float
+    """Remaining charge, 0 to 1."""
+    controlled: bool = True
+    """Whether the vehicle follows this pilot: it is in the mode in which it takes its commands, or
+    returns on its command."""
+    landed: bool = False
+    """Whether it is on the ground with its motors off."""
+
+
 class Vehicle(Protocol):
-    """Flies between places of the lattice."""
+    """Flies between places of the lattice; every command returns at once."""
+
+    def take_off(self, place: Place) -> None:
+        """Check, arm, take off, and fly to the first place at an altitude of its own."""
+        ...
 
     def go_to(self, place: Place) -> None:
-        """Fly to a place on a straight way; return at once."""
+        """Fly to a place on a straight way."""
+        ...
+
+    def hold(self) -> None:
+        """Stop and stay in the air."""
+        ...
+
+    def return_home(self) -> None:
+        """Climb to an altitude of its own, fly home, land and switch off the motors."""
         ...
 
     def arrived(self) -> bool:
-        """Return whether the vehicle is at rest at the last place of `go_to`, or at its start."""
+        """Return whether the vehicle is at rest at the last place of `take_off` or `go_to`."""
+        ...
+
+    def status(self) -> Status:
+        """Return the newest telemetry."""
         ...
 
 
 class Camera(Protocol):
     """Takes readings."""
 
-    def take(self, place: Place, move: int) -> Bits:
-        """Return the reading at a place, after `move` moves; see `messages.Reading.bits`."""
+    def take(self, place: Place, move: int) -> Bits | None:
+        """Return the reading at a place, after `move` moves; see `messages.Reading.bits`.
+
+        None means that no frame fits yet; the pilot asks again.
+        """
         ...
 
 
