@@ -13,6 +13,7 @@ from pydantic import model_validator
 
 from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.learning import (
     ComputeConfig,
     DistillationConfig,
@@ -68,6 +69,7 @@ class Config(Section):
     observation: ObservationConfig = ObservationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     deployment: DeploymentConfig = DeploymentConfig()
+    flying: FlyingConfig = FlyingConfig()
     networks: NetworksConfig = NetworksConfig()
     learning: LearningConfig = LearningConfig()
     prediction: PredictionConfig = PredictionConfig()
