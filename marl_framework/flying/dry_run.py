@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +16,10 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
-from marl_framework.deployment.schedule import leg_seconds
+from marl_framework.deployment.schedule import leg_seconds, transit_altitude
 from marl_framework.evaluation.flight import MissionStreams, planner_generator
 from marl_framework.evaluation.metrics import roi_entropy
+from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
 from marl_framework.flying.pilot import Phase, Pilot
@@ -33,7 +36,6 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
-MakePlanner = Callable[[MissionEnvironment], Planner]
 MakeRadio = Callable[[World, int], Radio]
 _FIXED = {
     "experiment.constraints.budget": "one number",
@@ -42,7 +44,6 @@ _FIXED = {
 }
 """Values that pilots support, by key of `MissionRanges.keys_that_end_missions`."""
 _TICK = 0.1  # of the simulated clock [s]
-_SLACK = 10.0  # wait for others, in addition to the longest leg [s]
 
 
 class Moment(NamedTuple):
@@ -104,11 +105,13 @@ def make_pilots(
     separation: float = 0.0,
     make_radio: MakeRadio = InProcessRadio,
 ) -> list[Pilot]:
-    """Return a pilot for each UAV of a world, with simulated vehicles and cameras."""
-    env, settings = world.environment, world.environment.config.deployment
-    steps = env.lattice.offsets.double() * env.lattice.spacing
-    slowest = leg_seconds(torch.zeros_like(steps).numpy(), steps.numpy(), settings).max()
-    mission = mission_number(env.config, seed)
+    """Return a pilot for each UAV of a world, with simulated vehicles and cameras.
+
+    Raises ConfigError if two UAVs start closer than `separation` [m].
+    """
+    env = world.environment
+    check_starts(world, separation)
+    mission, seconds = mission_number(env.config, seed), return_seconds(env)
     return [
         Pilot(
             uav,
@@ -116,17 +119,48 @@ def make_pilots(
             make_planner,
             blank_state(env, world.start),
             mission,
-            SimulatedVehicle(place, env.lattice, settings, world.clock),
+            make_vehicle(world, uav),
             SimulatedCamera(world, uav),
             make_radio(world, uav),
             world.clock,
             planner_generator(env, seed),
-            float(slowest) + _SLACK,
             separation,
+            seconds,
             log,
         )
-        for uav, place in enumerate(world.starts)
+        for uav in range(env.n_agents)
     ]
+
+
+def make_vehicle(world: World, uav: int) -> SimulatedVehicle:
+    """Return the vehicle of a UAV on its pad, south of the area and away from the other pads."""
+    env = world.environment
+    settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
+    pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
+    level = transit_altitude(uav, top, settings)
+    return SimulatedVehicle(pad, level, env.lattice, settings, world.clock)
+
+
+def return_seconds(environment: MissionEnvironment) -> float:
+    """Return an upper bound of the time that a UAV takes to fly home [s], for pads nearby."""
+    settings, lattice = environment.config.deployment, environment.lattice
+    last = torch.tensor(lattice.shape) - 1
+    corner = lattice.metres(last).double().numpy()
+    top = transit_altitude(environment.n_agents, float(corner[2]), settings)
+    across = corner[0] + corner[1] + settings.pad_distance * environment.n_agents
+    stops = np.array([[0, 0, 0], [0, 0, top], [across, 0, top], [across, 0, 0]], float)
+    return float(leg_seconds(stops[:-1], stops[1:], settings).sum())
+
+
+def check_starts(world: World, separation: float) -> None:
+    """Raise a ConfigError if two UAVs start closer than `separation` [m], horizontally."""
+    level = world.environment.lattice.metres(torch.tensor(world.starts))[:, :2]
+    for (i, a), (j, b) in itertools.combinations(enumerate(level, 1), 2):
+        if (distance := float((a - b).norm())) < separation - 1e-6:
+            raise ConfigError(
+                f"UAVs {i} and {j} start {distance:.1f} m apart, and must stay {separation:g} m "
+                "apart; choose another --seed, or set experiment.missions.start to corners"
+            )
 
 
 def mission_number(config: Config, seed: int) -> int:
@@ -141,10 +175,9 @@ def fly(world: World, pilots: list[Pilot]) -> DryFlight:
     while any(pilot.phase is not Phase.DONE for pilot in pilots):
         busy = False
         for uav, pilot in enumerate(pilots):
-            before = pilot.phase
             busy |= pilot.advance()
-            if before is Phase.HEARING and pilot.phase is not before:
-                moments[uav].append(_moment(pilot.state, uav))
+            if pilot.knowledge.fused > len(moments[uav]):
+                moments[uav].append(_moment(pilot.knowledge.state, uav))
         if not busy:
             world.clock.advance(_TICK)
     belief = team_belief(world)

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -21,14 +22,15 @@ Place = tuple[int, int, int]
 Bits = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"UM"
-_HEADER = struct.Struct("<2sBBQBHd")  # magic, version, kind, mission, sender, move, time
+_HEADER = struct.Struct("<2sBBQBHdI")  # magic, version, kind, mission, sender, move, time, number
 _CHECKSUM = struct.Struct("<I")
-_PLACES = struct.Struct("<6H")
+_POSITION_BODY = struct.Struct("<6HBQ")  # place, next place, stage, lost UAVs as bits
 _GRID = struct.Struct("<5H")  # place, rows, columns
 _POSITION, _READING, _PLAN = 1, 2, 3  # kinds
 _NO_PLACE = (0xFFFF,) * 3
+MOST_UAVS = 64
 
 
 class Envelope(NamedTuple):
@@ -42,6 +44,32 @@ class Envelope(NamedTuple):
     """Number of moves that the sender has made."""
     time: float
     """Time of sending by the sender's clock [s]."""
+    number: int = 0
+    """Number of messages that the sender has sent before."""
+
+
+class Stage(IntEnum):
+    """What a UAV does, as others need to know."""
+
+    STARTING = 0
+    """It has not reached its start yet."""
+    FLYING = 1
+    """It flies the mission."""
+    HOLDING = 2
+    """It has stopped in the air, and may go on."""
+    LEAVING = 3
+    """It has stopped for good, and waits until it may return."""
+    RETURNING = 4
+    """It flies home."""
+    LANDED = 5
+    """It is on the ground for good."""
+    ABORTING = 6
+    """As LEAVING, and all others must leave, too."""
+
+    @property
+    def left(self) -> bool:
+        """Whether the UAV takes no further part in the mission."""
+        return self >= Stage.LEAVING
 
 
 @dataclass(frozen=True)
@@ -52,6 +80,10 @@ class Position:
     place: Place
     next: Place | None = None
     """Next place; None while the sender has not decided."""
+    stage: Stage = Stage.FLYING
+    """What the sender does."""
+    lost: frozenset[int] = frozenset()
+    """UAVs that the sender has lost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +109,7 @@ class Plan:
 
 
 Message = Position | Reading | Plan
-Kind = TypeVar("Kind", Position, Reading, Plan)
+Kind = TypeVar("Kind", Reading, Plan)
 
 
 class DamagedError(ValueError):
@@ -88,7 +120,10 @@ def encode(message: Message) -> bytes:
     """Return a message as bytes."""
     match message:
         case Position():
-            kind, body = _POSITION, _PLACES.pack(*message.place, *(message.next or _NO_PLACE))
+            lost = sum(1 << uav for uav in message.lost)
+            goal = message.next or _NO_PLACE
+            kind = _POSITION
+            body = _POSITION_BODY.pack(*message.place, *goal, message.stage, lost)
         case Reading():
             kind, body = _READING, _GRID.pack(*message.place, *message.bits.shape)
             body += np.packbits(message.bits).tobytes()
@@ -108,10 +143,12 @@ def decode(data: bytes) -> Message:
     body, envelope = content[_HEADER.size :], Envelope(*fields)
     if (magic, version) != (_MAGIC, VERSION):
         raise DamagedError
-    if kind == _POSITION and len(body) == _PLACES.size:
-        x, y, z, *goal = _PLACES.unpack(body)
-        following = None if tuple(goal) == _NO_PLACE else (goal[0], goal[1], goal[2])
-        return Position(envelope, (x, y, z), following)
+    if kind == _POSITION and len(body) == _POSITION_BODY.size:
+        x, y, z, i, j, k, stage, bits = _POSITION_BODY.unpack(body)
+        if stage <= max(Stage):
+            goal = None if (i, j, k) == _NO_PLACE else (i, j, k)
+            lost = frozenset(uav for uav in range(MOST_UAVS) if bits >> uav & 1)
+            return Position(envelope, (x, y, z), goal, Stage(stage), lost)
     if kind in (_READING, _PLAN) and len(body) >= _GRID.size:
         x, y, z, rows, columns = _GRID.unpack_from(body)
         cells, rest = rows * columns, body[_GRID.size :]
@@ -135,67 +172,94 @@ class Inbox:
 
     Attributes:
         positions: newest position of each UAV, by sender.
-        dropped: number of dropped messages by reason: `damaged`, `foreign`, `late` and `double`.
+        dropped: number of dropped messages by reason: `damaged`, `foreign`, `late`, `double`,
+            `impostor`.
+        impostors: UAVs of which two positions contradict each other, and the receiver itself if
+            another sender has its number.
     """
 
     def __init__(self, mission: int, uav: int, team: int, shape: tuple[int, ...]) -> None:
         self._mission, self._uav, self._team, self._shape = mission, uav, team, shape
-        self._messages: dict[tuple[type[Message], int, int], Message] = {}
+        self._messages: dict[tuple[type[Reading | Plan], int, int], Reading | Plan] = {}
+        self._announced: dict[tuple[int, int], Place] = {}
         self.positions: dict[int, Position] = {}
         self.dropped: Counter[str] = Counter()
+        self.impostors: set[int] = set()
 
-    def put(self, data: bytes, move: int) -> None:
-        """Accept or drop a message of a UAV, for a receiver that has made `move` moves.
+    def put(self, data: bytes, move: int) -> Message | None:
+        """Return a message of a UAV if it is accepted, for a receiver that has made `move` moves.
 
-        Readings of earlier moves are late, plans before the move before, and positions older than
-        the sender's newest.
+        Readings of earlier moves are late, plans before the move before, and positions that were
+        sent before the newest one.
         """
         try:
             message = decode(data)
         except DamagedError:
             self.dropped["damaged"] += 1
-            return
+            return None
         if reason := self._find_problem(message, move):
             self.dropped[reason] += 1
-            return
-        _, sender, sent, _ = message.envelope
-        self._messages[type(message), sender, sent] = message
+            return None
+        _, sender, sent, *_ = message.envelope
         if isinstance(message, Position):
             self.positions[sender] = message
+            if message.next is not None:
+                self._announced[sender, sent] = message.next
+        else:
+            self._messages[type(message), sender, sent] = message
+        return message
 
     def _find_problem(self, message: Message, move: int) -> str | None:
-        mission, sender, sent, _ = message.envelope
+        mission, sender, sent, _, number = message.envelope
         places = [message.place]
         if isinstance(message, Position) and message.next is not None:
             places.append(message.next)
         outside = any(k >= n for place in places for k, n in zip(place, self._shape, strict=True))
-        if mission != self._mission or sender >= self._team or sender == self._uav or outside:
+        if mission != self._mission or sender >= self._team or outside:
             return "foreign"
-        earlier = self._messages.get((type(message), sender, sent))
-        if isinstance(message, Position):
-            newest = self.positions.get(sender)
-            oldest = -1 if newest is None else newest.envelope.move
-            if isinstance(earlier, Position) and earlier.next is None:
-                earlier = None if message.next is not None else earlier
-        else:
-            oldest = move - isinstance(message, Plan)
-        return "late" if sent < oldest else None if earlier is None else "double"
+        if sender == self._uav:
+            self.impostors.add(sender)
+            return "impostor"
+        if not isinstance(message, Position):
+            if sent < move - isinstance(message, Plan):
+                return "late"
+            return "double" if (type(message), sender, sent) in self._messages else None
+        newest = self.positions.get(sender)
+        if newest is None or number > newest.envelope.number:
+            if newest is None or _follows(newest, message):
+                return None
+        elif number < newest.envelope.number:
+            return "late"
+        elif message == newest:
+            return "double"
+        self.impostors.add(sender)
+        return "impostor"
 
     def has_arrived(self, sender: int, move: int) -> bool:
         """Return whether a UAV is known to have made `move` moves, or more."""
         newest = self.positions.get(sender)
-        return newest is not None and newest.envelope.move >= move
+        if newest is None or newest.stage is Stage.STARTING:
+            return False
+        return newest.envelope.move >= move
 
     def get(self, kind: type[Kind], sender: int, move: int) -> Kind | None:
-        """Return the message of a kind that a UAV sent after `move` moves, if it was heard."""
+        """Return the reading or plan that a UAV sent after `move` moves, if it was heard."""
         message = self._messages.get((kind, sender, move))
         return message if isinstance(message, kind) else None
 
     def announced(self, sender: int, move: int) -> Place | None:
         """Return the next place that a UAV announced after `move` moves, if known."""
-        message = self.get(Position, sender, move)
-        return None if message is None else message.next
+        return self._announced.get((sender, move))
 
     def forget(self, move: int) -> None:
         """Release messages of moves before `move`."""
         self._messages = {key: kept for key, kept in self._messages.items() if key[2] >= move}
+        self._announced = {key: goal for key, goal in self._announced.items() if key[1] >= move}
+
+
+def _follows(earlier: Position, later: Position) -> bool:
+    """Return whether one UAV may have sent both positions."""
+    before, after = earlier.envelope.move, later.envelope.move
+    if after == before:
+        return later.place == earlier.place and earlier.next in (None, later.next)
+    return after > before and (after > before + 1 or earlier.next in (None, later.place))

@@ -1,17 +1,16 @@
-"""The pilot of one UAV: it reads, hears, fuses, decides, announces and flies."""
+"""The pilot of one UAV: it takes off, reads, hears, decides, announces, flies, and returns."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from marl_framework.config.model import Config
-from marl_framework.flying.frames import fits, lay
+from marl_framework.flying.decision import Decider, MakePlanner
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.messages import (
     Envelope,
     Inbox,
@@ -20,58 +19,49 @@ from marl_framework.flying.messages import (
     Plan,
     Position,
     Reading,
+    Stage,
     encode,
 )
+from marl_framework.flying.peers import GRACE, Peers
 from marl_framework.flying.protocols import Camera, Clock, Radio, Vehicle
-from marl_framework.flying.safety import Point, Way, refusal
-from marl_framework.kernels.cells import uncertainty
+from marl_framework.flying.safety import Way, vehicle_problem
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.planners.protocol import Planner, SharingPlanner
 
 Log = Callable[[dict[str, Any]], None]
-_NEVER_FLIPS = -(2**15)  # see `Optics.flip_below`
-
-
-class AnnouncedLattice(Lattice):
-    """Lattice in which UAVs that have announced their next place have no other choice.
-
-    So a planner that decides for all UAVs in order follows what the earlier ones have announced.
-
-    Attributes:
-        announced: announced actions, by UAV.
-    """
-
-    def __init__(self, config: Config, device: torch.device | str) -> None:
-        super().__init__(config, device)
-        self.announced: dict[int, int] = {}
-
-    def options(self, state: MissionState) -> Tensor:
-        """Return the actions allowed for each UAV; see `Lattice.options`."""
-        allowed = super().options(state)
-        for uav, action in self.announced.items():
-            allowed[:, uav] = False
-            allowed[:, uav, action] = True
-        return allowed
+_HEARTBEAT = 1.0  # longest time between two positions [s]
 
 
 class Phase(Enum):
     """What a pilot is doing."""
 
+    WAITING = "waiting for its take-off"
+    STARTING = "flying to its start"
     FLYING = "flying"
     HEARING = "hearing"
     DECIDING = "deciding"
+    LEAVING = "waiting for its return"
+    RETURNING = "returning"
     DONE = "done"
+
+
+_STAGES = {
+    Phase.WAITING: Stage.STARTING,
+    Phase.STARTING: Stage.STARTING,
+    Phase.LEAVING: Stage.LEAVING,
+    Phase.RETURNING: Stage.RETURNING,
+    Phase.DONE: Stage.LANDED,
+}
+_OFF_MISSION = Phase.LEAVING, Phase.RETURNING, Phase.DONE
 
 
 class Pilot:
     """Flies one UAV of a team; call `advance` until `phase` is `DONE`.
 
-    After each move the pilot reads, sends its reading and then its position, and waits for the
-    positions of all others. Then it fuses what it heard, waits for the announcements of UAVs with
-    lower numbers, and decides. UAVs that it waits for longer than `timeout` are lost to it until
-    they are heard again.
+    UAVs take off in the order of their numbers, once all have been heard. After each move the pilot
+    reads, sends its reading and then its position, and waits for the positions of all others. Then
+    it fuses what it heard, waits for the announcements of UAVs with lower numbers, and decides. At
+    the end, or when something is wrong, UAVs return one after the other.
 
     Args:
         uav: index of the UAV, from 0.
@@ -81,24 +71,26 @@ class Pilot:
         mission: number of the mission, the same for the team.
         vehicle, camera, radio, clock: hardware of the UAV.
         generator: random generator of the planner, seeded alike for the team.
-        timeout: longest wait for the positions of others, and again for their announcements [s].
-        separation: see `safety.refusal`.
+        separation: see `safety.Rules`.
+        return_seconds: upper bound of the time of a return, the same for the team [s].
         log: takes each entry of the record.
 
     Attributes:
         phase: what the pilot is doing.
         move: number of moves made.
-        place: where the UAV is, or flies to.
-        state: what the UAV knows; beliefs of the other UAVs are NaN.
+        place: place of the last reading, or the start.
+        goal: where the UAV flies next; None while it has not decided.
+        knowledge: what the UAV knows.
         inbox: messages from others.
-        lost: UAVs that are not waited for.
+        peers: state of the other UAVs.
+        end: why the UAV left the mission; None before.
     """
 
     def __init__(
         self,
         uav: int,
         environment: MissionEnvironment,
-        make_planner: Callable[[MissionEnvironment], Planner],
+        make_planner: MakePlanner,
         state: MissionState,
         mission: int,
         vehicle: Vehicle,
@@ -106,75 +98,215 @@ class Pilot:
         radio: Radio,
         clock: Clock,
         generator: torch.Generator,
-        timeout: float,
-        separation: float = 0.0,
+        separation: float,
+        return_seconds: float,
         log: Log = lambda entry: None,
     ) -> None:
-        own = copy.copy(environment)
-        self._lattice = own.lattice = AnnouncedLattice(own.config, own.device)
-        self._planner, self._generator = make_planner(own), generator
-        if isinstance(self._planner, SharingPlanner):
-            self._planner.own = uav
-        self._fusion, self._optics = own.fusion, own.camera
-        self._prior, self._last_move = own.config.mapping.prior, own.episode_length
-        self._uav, self._mission, self._team = uav, mission, own.n_agents
-        self._others = [j for j in range(self._team) if j != uav]
+        team, limits = environment.n_agents, environment.config.flying
+        self._uav, self._mission, self._limits = uav, mission, limits
+        self._others = [j for j in range(team) if j != uav]
         self._vehicle, self._camera, self._radio, self._clock = vehicle, camera, radio, clock
-        self._timeout, self._arrival, self._separation = timeout, 0.0, separation
-        self._log_entry = log
-        levels = (1, self._lattice.shape[2], 2)
-        state.flip_below = torch.full(levels, _NEVER_FLIPS, dtype=torch.int16, device=own.device)
-        state.pooled_beliefs.fill_(self._prior)
-        if self._fusion.tracks_uncertainty:
-            state.pooled_uncertainty.fill_(float(uncertainty(torch.tensor(self._prior))))
-        self.state, self.phase, self.move = state, Phase.FLYING, 0
-        self.place = self._place_of(uav)
-        self.inbox = Inbox(mission, uav, self._team, self._lattice.shape)
-        self.lost: set[int] = set()
+        self._decider = Decider(uav, environment, make_planner, generator, separation)
+        self.knowledge = Knowledge(uav, environment, state)
+        self._last_move = environment.episode_length
+        self.inbox = Inbox(mission, uav, team, environment.lattice.shape)
+        self.peers = Peers(uav, team, self.inbox, limits, return_seconds)
+        self.phase, self.move, self.place = Phase.WAITING, 0, self.knowledge.place(uav)
+        self.goal: Place | None = None
+        self.end: str | None = None
+        self._log_entry, self._number, self._last_beat = log, 0, -_HEARTBEAT
+        self._since = clock.now()  # start of what is waited for: a frame, the end of a hold, a turn
+        self._held, self._aborts, self._missed = "", False, 0
+        self._steps = {
+            Phase.WAITING: self._wait,
+            Phase.STARTING: self._read,
+            Phase.FLYING: self._read,
+            Phase.HEARING: self._hear,
+            Phase.DECIDING: self._decide,
+            Phase.LEAVING: self._leave,
+            Phase.RETURNING: self._return,
+        }
 
     def advance(self) -> bool:
         """Do what can be done now; return whether anything was done."""
-        if self.phase is Phase.DONE or (self.phase is Phase.FLYING and not self._vehicle.arrived()):
+        if self.phase is Phase.DONE:
             return False
-        if self.phase is Phase.FLYING:
-            self._read()
-            self.phase = Phase.HEARING
-            return True
         self._listen()
-        earlier = self._others if self.phase is Phase.HEARING else range(self._uav)
-        if self._waits_for(earlier):
-            return False
-        if self.phase is Phase.DECIDING:
-            self._decide()
-            self.phase = Phase.FLYING
-        else:
-            self._fuse()
-            self.phase = Phase.DECIDING if self.move < self._last_move else Phase.DONE
-        return True
+        before = self.phase
+        if self.phase in _OFF_MISSION or self._is_safe():
+            self._steps[self.phase]()
+        if self._clock.now() >= self._last_beat + _HEARTBEAT:
+            self._send_position()
+        return self.phase is not before
 
-    # Steps of a move ----------------------------------------------------------------------
+    def abort(self, reason: str) -> None:
+        """End the mission for the whole team: all UAVs return."""
+        self._aborts = True
+        if self.phase not in _OFF_MISSION:
+            self._stop(reason)
+        self._send_position()
+
+    # Steps of a mission -------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Take off once all have been heard and those with lower numbers are at their starts."""
+        ready = all(self.inbox.has_arrived(uav, 0) for uav in range(self._uav))
+        if ready and not self.peers.unheard():
+            self._vehicle.take_off(self.place)
+            self._begin(Phase.STARTING)
 
     def _read(self) -> None:
-        bits = self._camera.take(self.place, self.move)
-        self._reading = Reading(self._envelope(), self.place, bits)
+        """Take a reading after the arrival, and send it with the position."""
+        if not self._vehicle.arrived():
+            self._since = self._clock.now()
+            return
+        place, move = self.goal or self.place, self.move + (self.goal is not None)
+        bits = self._camera.take(place, move)
+        if bits is None and self._clock.now() < self._since + self._limits.camera_timeout:
+            return
+        self._missed = 0 if bits is not None else self._missed + 1
+        self.place, self.move, self.goal = place, move, None
+        if bits is None:
+            bits = np.zeros((0, 0), np.bool_)
+            self._log("no frame")
+        self._reading = Reading(self._envelope(), place, bits)
         self._send(self._reading)
-        self._send(Position(self._envelope(), self.place))
-        self._arrival = self._clock.now()
+        self._begin(Phase.HEARING)
+        self._send_position()
+
+    def _hear(self) -> None:
+        if self._waits_for(self._others):
+            return
+        positions = {uav: position.place for uav, position in self.inbox.positions.items()}
+        heard = {
+            uav: reading
+            for uav in self._others
+            if (reading := self.inbox.get(Reading, uav, self.move)) is not None
+        }
+        taken = self.knowledge.fuse(self._reading, heard, positions)
+        self.inbox.forget(self.move - 1)
+        self._log("fused", place=self.place, heard=taken)
+        self._begin(Phase.DECIDING)
+        if self.move == self._last_move:
+            self._stop("mission done")
+
+    def _decide(self) -> None:
+        if self._waits_for(range(self._uav)):
+            return
+        announced = {uav: self.inbox.announced(uav, self.move) for uav in range(self._uav)}
+        for uav in self._others:
+            plan = self.inbox.get(Plan, uav, self.move - (uav > self._uav))
+            if plan is not None:
+                self._decider.hear(uav, plan.left)
+        decision = self._decider.decide(
+            self.knowledge.state,
+            self._ways(),
+            {uav: goal for uav, goal in announced.items() if goal is not None},
+        )
+        entry: dict[str, Any] = {"action": decision.action, "next": decision.chosen}
+        if decision.refusal:
+            self._log("refused", reason=decision.refusal, **entry)
+        else:
+            self._log("decided", **entry)
+        self.goal = self.place if decision.refusal else decision.chosen
+        if (left := self._decider.plan) is not None:
+            self._send(Plan(self._envelope(), self.place, left))
+        self._begin(Phase.FLYING)
+        self._send_position()
+        self._vehicle.go_to(self.goal)
+
+    def _leave(self) -> None:
+        """Return in turn, or at once if the battery does not last."""
+        now, status = self._clock.now(), self._vehicle.status()
+        empty = status.battery < self._limits.min_battery / 2
+        if status.landed:
+            self._begin(Phase.DONE)
+            self._send_position()
+        elif empty or (now >= self._since + GRACE and self.peers.may_return(now)):
+            self._vehicle.return_home()
+            self._begin(Phase.RETURNING)
+
+    def _return(self) -> None:
+        if self._vehicle.status().landed:
+            self._begin(Phase.DONE)
+            self._log("landed")
+            self._send_position()
+
+    # Safety -------------------------------------------------------------------------------
+
+    def _is_safe(self) -> bool:
+        """Return whether the mission may go on now; else hold, leave, or give up."""
+        now, status = self._clock.now(), self._vehicle.status()
+        if lost := self.peers.update(now):
+            self._log("lost", uavs=sorted(lost))
+            self._send_position()
+        if not status.controlled:
+            self._log("taken over")
+            self.end = "taken over"
+            self._begin(Phase.DONE)
+        elif reason := self._reason_to_leave(status.battery):
+            self._stop(reason)
+        elif problem := self._problem(now):
+            self._hold(problem, now)
+        elif self._held:
+            self._resume()
+        return not self._held and self.phase not in _OFF_MISSION
+
+    def _reason_to_leave(self, battery: float) -> str | None:
+        if self.peers.aborts():
+            return "another UAV aborts the mission"
+        if self._uav in self.inbox.impostors:
+            return "another UAV has the same number"
+        if battery < self._limits.min_battery:
+            return "battery is low"
+        return "camera is silent" if self._missed >= self._limits.missed_frames else None
+
+    def _problem(self, now: float) -> str | None:
+        if self.phase is Phase.WAITING and self.peers.unheard():
+            return None
+        metres, way = self._decider.rules.metres, None
+        if self.phase not in (Phase.WAITING, Phase.STARTING):
+            way = metres(self.place), metres(self.goal or self.place)
+        problem = vehicle_problem(self._vehicle.status(), now, way, self._limits)
+        return problem or self.peers.problem()
+
+    def _hold(self, problem: str, now: float) -> None:
+        if not self._held:
+            self._held, self._since = problem, now
+            self._log("hold", reason=problem)
+            if self.phase is not Phase.WAITING:
+                self._vehicle.hold()
+            self._send_position()
+        elif now >= self._since + self._limits.longest_hold:
+            self._stop(problem)
+
+    def _resume(self) -> None:
+        self._log("resume", reason=self._held)
+        self._held, self._since = "", self._clock.now()
+        if self.phase is Phase.STARTING:
+            self._vehicle.take_off(self.place)
+        elif self.phase is not Phase.WAITING:
+            self._vehicle.go_to(self.goal or self.place)
+
+    def _stop(self, reason: str) -> None:
+        """Leave the mission for good."""
+        self.end, self._held = reason, ""
+        self._log("leave", reason=reason)
+        if not self._vehicle.status().landed:
+            self._vehicle.hold()
+        self._begin(Phase.LEAVING)
+        self._send_position()
+
+    # Helpers ------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         for data in self._radio.receive():
-            self.inbox.put(data, self.move)
-        self.lost -= {uav for uav in self.lost if self.inbox.has_arrived(uav, self.move)}
+            message = self.inbox.put(data, self.move)
+            if isinstance(message, Position):
+                self.peers.hear(message, self._clock.now())
 
     def _waits_for(self, uavs: Iterable[int]) -> bool:
-        missing = {uav for uav in uavs if uav not in self.lost and not self._is_known(uav)}
-        # Others may decide only after they have waited for a lost UAV.
-        rounds = 1 if self.phase is Phase.HEARING else 2
-        if missing and self._clock.now() >= self._arrival + rounds * self._timeout:
-            self._log("lost", uavs=sorted(missing))
-            self.lost |= missing
-            return False
-        return bool(missing)
+        return any(not self._is_known(uav) for uav in self.peers.waits_for(uavs))
 
     def _is_known(self, uav: int) -> bool:
         """Return whether a UAV has sent what the present phase needs, or has moved on."""
@@ -183,115 +315,30 @@ class Pilot:
         announced = self.inbox.announced(uav, self.move) is not None
         return announced or self.inbox.has_arrived(uav, self.move + 1)
 
-    def _fuse(self) -> None:
-        """Fuse the UAV's own reading and those heard, with the code of the simulator."""
-        state, uav = self.state, self._uav
-        state.t.fill_(self.move)
-        state.positions[0, uav] = torch.tensor(self.place)
-        heard: dict[int, Reading] = {}
-        for other in self._others:
-            if other in self.inbox.positions:
-                newest = torch.tensor(self.inbox.positions[other].place)
-                state.positions[0, other] = newest
-            reading = self.inbox.get(Reading, other, self.move)
-            if reading is not None and fits(self._optics, reading.place, reading.bits):
-                heard[other] = reading
-                state.positions[0, other] = torch.tensor(reading.place)
-        taken = {**heard, uav: self._reading}
-        state.heard.copy_(torch.eye(self._team, dtype=torch.bool))
-        frames = torch.zeros(1, self._team, dtype=torch.bool)
-        for sender, reading in taken.items():
-            state.heard[0, uav, sender] = True
-            frames[0, sender] = bool(reading.bits.size)
-        device = state.positions.device
-        view = self._fusion.view(state, frames.new_ones(1).to(device), frames.to(device))
-        self._lay_own(view.boxes[0, uav])
-        # Read once more, without noise, as this also averages the reading for the observation.
-        bits = torch.zeros(1, self._team, *self._optics.window, dtype=torch.int16, device=device)
-        self._fusion.read(state, view, bits)
-        state.readings.zero_()
-        for sender, reading in taken.items():
-            state.readings[0, sender] = lay(self._optics, reading.place, reading.bits)
-        self._fusion.fuse_own(state, view, prior=None if self.move else self._prior)
-        state.beliefs[0, self._others] = torch.nan
-        self.inbox.forget(self.move - 1)
-        self._log("fused", place=self.place, heard=sorted(taken))
-
-    def _lay_own(self, box: Tensor) -> None:
-        """Lay the UAV's own reading into the map that `Fusion.read` reads."""
-        rows, cols = self._optics.window
-        row, col = box[4:6].tolist()
-        window = lay(self._optics, self.place, self._reading.bits)
-        self.state.truth[0, row : row + rows, col : col + cols] = window > 0
-
-    def _decide(self) -> None:
-        self._lattice.announced = self._announced_actions()
-        self._hear_plans()
-        with torch.no_grad():
-            decision = self._planner.act(self.state, self._generator)
-        action = int(decision.actions[0, self._uav])
-        goal = self._destination(action)
-        entry: dict[str, Any] = {"action": action, "next": goal}
-        if reason := self._refusal(goal):
-            self._log("refused", reason=reason, **entry)
-            goal = self.place
-        else:
-            self._log("decided", **entry)
-        if isinstance(self._planner, SharingPlanner):
-            self._send(Plan(self._envelope(), self.place, self._planner.plan.cpu().numpy()))
-        self._send(Position(self._envelope(), self.place, goal))
-        self._vehicle.go_to(goal)
-        self.place, self.move = goal, self.move + 1
-
-    def _hear_plans(self) -> None:
-        if not isinstance(self._planner, SharingPlanner):
-            return
-        for uav in self._others:
-            plan = self.inbox.get(Plan, uav, self.move - (uav > self._uav))
-            if plan is not None and plan.left.shape == self._lattice.shape[:2]:
-                left = torch.from_numpy(plan.left).to(self.state.beliefs.device)
-                self._planner.hear(uav, left)
-
-    def _announced_actions(self) -> dict[int, int]:
-        """Return the actions that earlier UAVs have announced; a UAV that stays has none."""
-        actions: dict[int, int] = {}
-        for uav in range(self._uav):
-            goal = self.inbox.announced(uav, self.move)
-            if goal is not None:
-                step = torch.tensor(goal) - self.state.positions[0, uav].cpu()
-                same = (self._lattice.offsets.cpu() == step).all(-1)
-                if step.any() and same.any():
-                    actions[uav] = int(same.int().argmax())
-        return actions
-
-    def _refusal(self, goal: Place) -> str | None:
+    def _ways(self) -> dict[int, Way]:
         ways = {}
         for uav in self._others:
-            newest = self.inbox.positions.get(uav)
-            place = self._place_of(uav) if newest is None else newest.place
-            announced = None if newest is None else newest.next
-            ways[uav] = Way(place, announced or (place if uav in self.lost else None))
-        state = self.state
-        allowed = self._lattice.allowed(state.positions, state.moves)[0, self._uav]
-        open_goals = {self._destination(int(action)) for action in allowed.nonzero().flatten()}
-        return refusal(self.place, goal, open_goals, ways, self._metres, self._separation)
+            position = self.inbox.positions.get(uav)
+            place = self.knowledge.place(uav) if position is None else position.place
+            goal = None if position is None else position.next
+            if position is None or position.stage is not Stage.LANDED:
+                ways[uav] = Way(place, goal, uav in self.peers.lost)
+        return ways
 
-    # Helpers ------------------------------------------------------------------------------
-
-    def _place_of(self, uav: int) -> Place:
-        x, y, z = self.state.positions[0, uav].tolist()
-        return x, y, z
-
-    def _destination(self, action: int) -> Place:
-        x, y, z = (torch.tensor(self.place) + self._lattice.offsets[action].cpu()).tolist()
-        return x, y, z
-
-    def _metres(self, place: Place) -> Point:
-        metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
-        return metres
+    def _begin(self, phase: Phase) -> None:
+        self.phase, self._since = phase, self._clock.now()
 
     def _envelope(self) -> Envelope:
-        return Envelope(self._mission, self._uav, self.move, self._clock.now())
+        self._number += 1
+        return Envelope(self._mission, self._uav, self.move, self._clock.now(), self._number)
+
+    def _send_position(self) -> None:
+        stage = _STAGES.get(self.phase, Stage.HOLDING if self._held else Stage.FLYING)
+        if self._aborts and stage is Stage.LEAVING:
+            stage = Stage.ABORTING
+        lost = frozenset(self.peers.lost)
+        self._send(Position(self._envelope(), self.place, self.goal, stage, lost))
+        self._last_beat = self._clock.now()
 
     def _send(self, message: Message) -> None:
         self._radio.send(encode(message))

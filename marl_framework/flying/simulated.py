@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +10,8 @@ from marl_framework.config.mission import DeploymentConfig
 from marl_framework.deployment.schedule import leg_seconds
 from marl_framework.flying.frames import cut
 from marl_framework.flying.messages import Bits, Message, Place, Position, decode
+from marl_framework.flying.protocols import Clock, Status
+from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.radio import hear
@@ -31,31 +34,73 @@ class SimulatedClock:
 
 
 class SimulatedVehicle:
-    """A vehicle that flies without position error; legs take as long as in a deployment.
+    """A vehicle without position error; legs take as long as in a deployment.
 
     Args:
-        place: where it is at first.
+        pad: where it takes off and lands [m], [3].
+        level: altitude of its way to the start and of its return [m].
         lattice: lattice of the mission.
         settings: speeds and acceleration.
         clock: clock of the simulation.
     """
 
     def __init__(
-        self, place: Place, lattice: Lattice, settings: DeploymentConfig, clock: SimulatedClock
+        self,
+        pad: Point,
+        level: float,
+        lattice: Lattice,
+        settings: DeploymentConfig,
+        clock: Clock,
     ) -> None:
-        self.place = place
-        self._lattice, self._settings, self._clock = lattice, settings, clock
-        self._arrival = 0.0
+        self._pad, self._level, self._clock = pad, level, clock
+        self._lattice, self._settings = lattice, settings
+        self._stops, self._times = pad[None], np.zeros(1)
+
+    def take_off(self, place: Place) -> None:
+        """Take off and fly to the first place; see `Vehicle`."""
+        self._fly_above(self._metres(place))
 
     def go_to(self, place: Place) -> None:
         """Fly to a place; see `Vehicle`."""
-        ends = self._lattice.metres(torch.tensor([self.place, place])).double().numpy()
-        seconds = float(leg_seconds(ends[0], ends[1], self._settings))
-        self.place, self._arrival = place, self._clock.now() + seconds
+        self._fly(self._metres(place))
+
+    def hold(self) -> None:
+        """Stop at once; see `Vehicle`."""
+        self._fly()
+
+    def return_home(self) -> None:
+        """Fly home and land; see `Vehicle`."""
+        self._fly_above(self._pad)
 
     def arrived(self) -> bool:
-        """Return whether the vehicle is at rest at its place."""
-        return self._clock.now() >= self._arrival
+        """Return whether the vehicle is at rest; see `Vehicle`."""
+        return self._clock.now() >= self._times[-1]
+
+    def status(self) -> Status:
+        """Return the position without error, and a full battery; see `Vehicle`."""
+        x, y, z = self.position.tolist()
+        landed = self.arrived() and bool((self.position == self._pad).all())
+        return Status(self._clock.now(), (x, y, z), 1.0, landed=landed)
+
+    @property
+    def position(self) -> Point:
+        """True position [m], [3]."""
+        now, stops = self._clock.now(), self._stops.T
+        return np.array([np.interp(now, self._times, along) for along in stops])
+
+    def _metres(self, place: Place) -> Point:
+        metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
+        return metres
+
+    def _fly_above(self, goal: Point) -> None:
+        up, across = self.position, goal.copy()
+        up[2] = across[2] = self._level
+        self._fly(up, across, goal)
+
+    def _fly(self, *goals: Point) -> None:
+        self._stops = np.stack((self.position, *goals))
+        legs = leg_seconds(self._stops[:-1], self._stops[1:], self._settings)
+        self._times = self._clock.now() + np.concatenate(([0.0], legs.cumsum()))
 
 
 class World:
@@ -108,15 +153,16 @@ class World:
         env.fusion.read(state, view, draws.sensor, shift)
         return cut(env.camera, place, state.readings[0, uav])
 
-    def hears(self, uav: int, message: Message) -> bool:
+    def hears(self, uav: int, message: Message) -> bool | None:
         """Return whether a UAV hears a message that range and loss may cut.
 
-        It depends on the places of both UAVs after as many moves; see `mission.radio.hear`.
+        It depends on the places of both UAVs after as many moves, see `mission.radio.hear`; None
+        means that the receiver has not read after so many moves yet.
         """
         sender, move = message.envelope.sender, message.envelope.move
         place = self._places.get((uav, move))
-        if place is None:  # the receiver does not keep up with the team
-            return False
+        if place is None:
+            return None
         metres = self.environment.lattice.metres(torch.tensor([[place, message.place]]))
         lost = self._lost[move][[uav, sender]][:, [uav, sender]]
         return bool(hear(metres, self.start.communication_range, lost.unsqueeze(0))[0, 0, 1])
@@ -138,6 +184,7 @@ class InProcessRadio:
 
     def __init__(self, world: World, uav: int) -> None:
         self._world, self._uav, self._next = world, uav, 0
+        self._early: list[bytes] = []
 
     def send(self, data: bytes) -> None:
         """Send a message to all others."""
@@ -146,9 +193,16 @@ class InProcessRadio:
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived since the last call."""
         new, self._next = self._world.sent[self._next :], len(self._world.sent)
-        return [data for data in new if self._arrives(data)]
+        arrived, waiting, self._early = [], self._early + new, []
+        for data in waiting:
+            arrives = self._arrives(data)
+            if arrives:
+                arrived.append(data)
+            elif arrives is None:
+                self._early.append(data)
+        return arrived
 
-    def _arrives(self, data: bytes) -> bool:
+    def _arrives(self, data: bytes) -> bool | None:
         message = decode(data)
         if message.envelope.sender == self._uav:
             return False

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.model import Config
-from marl_framework.flying.dry_run import MakePlanner, make_pilots, make_world
+from marl_framework.flying.decision import MakePlanner
+from marl_framework.flying.dry_run import make_pilots, make_world
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
@@ -17,6 +18,8 @@ from tests.small import small_config
 from tests.teams import save_predictor, save_team
 
 SEED = 12
+NOMINAL = {"fused", "decided", "leave", "landed"}
+"""Events of a flight in which nothing is wrong."""
 
 
 def config_of(folder: Path, **changes: Any) -> Config:

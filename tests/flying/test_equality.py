@@ -11,7 +11,7 @@ import torch
 from marl_framework.flying.dry_run import DryFlight, first_difference, fly, simulate
 from marl_framework.flying.pilot import Pilot
 from marl_framework.mission.environment import MissionEnvironment
-from tests.flying.dry import SEED, config_of, maker, team
+from tests.flying.dry import NOMINAL, SEED, config_of, maker, team
 
 LOSSY: dict[str, Any] = {"communication_range": 15.0, "failure_rate": 0.3}
 BURSTS = LOSSY | {"failure_burst": 3.0, "position_error": {"bias": 3.0, "jitter": 1.0}}
@@ -33,7 +33,7 @@ def both(tmp_path: Path, policy: str, **changes: Any) -> tuple[DryFlight, DryFli
     make = maker(policy, config, tmp_path)
     world, pilots, record = team(config, make)
     flown = fly(world, pilots)
-    assert {entry["event"] for entry in record} == {"fused", "decided"}
+    assert {entry["event"] for entry in record} == NOMINAL
     return flown, simulate(world, make(MissionEnvironment(config, 1, "cpu", "test")), SEED), pilots
 
 
@@ -72,9 +72,9 @@ def test_a_team_of_any_size_flies_as_the_simulator(tmp_path: Path) -> None:
 def test_a_pilot_knows_no_belief_but_its_own(tmp_path: Path) -> None:
     *_, pilots = both(tmp_path, "learned")
     for uav, pilot in enumerate(pilots):
-        known = ~pilot.state.beliefs[0].isnan().flatten(1).all(1)
+        known = ~pilot.knowledge.state.beliefs[0].isnan().flatten(1).all(1)
         assert known.nonzero().flatten().tolist() == [uav]
-        assert torch.equal(pilot.state.global_belief, torch.zeros_like(pilot.state.global_belief))
+        assert torch.equal(pilot.knowledge.state.global_belief, torch.zeros_like(pilot.knowledge.state.global_belief))
 
 
 def test_flights_of_other_draws_differ(tmp_path: Path) -> None:

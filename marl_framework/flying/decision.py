@@ -1,0 +1,146 @@
+"""How one UAV chooses its next place: its planner, within what is announced and safe."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from marl_framework.config.model import Config
+from marl_framework.flying.messages import Floats, Place
+from marl_framework.flying.safety import Point, Rules, Way, refusal
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Planner, SharingPlanner
+
+MakePlanner = Callable[[MissionEnvironment], Planner]
+
+
+class PilotedLattice(Lattice):
+    """Lattice that leaves a planner only the moves that are announced, or safe.
+
+    So a planner that decides for all UAVs in order follows what the earlier ones have announced.
+
+    Attributes:
+        announced: announced actions, by UAV.
+        unsafe: actions that the pilot's UAV must not choose.
+    """
+
+    def __init__(self, config: Config, device: torch.device | str, uav: int) -> None:
+        super().__init__(config, device)
+        self._uav = uav
+        self.announced: dict[int, int] = {}
+        self.unsafe: list[int] = []
+
+    def options(self, state: MissionState) -> Tensor:
+        """Return the actions allowed for each UAV; see `Lattice.options`."""
+        allowed = super().options(state)
+        for uav, action in self.announced.items():
+            allowed[:, uav] = False
+            allowed[:, uav, action] = True
+        safe = allowed[:, self._uav].clone()
+        safe[:, self.unsafe] = False
+        if safe.any():  # else the UAV stays, whatever its planner chooses
+            allowed[:, self._uav] = safe
+        return allowed
+
+
+class Decision(NamedTuple):
+    """A chosen move."""
+
+    action: int
+    """Index of the move that the planner chose."""
+    chosen: Place
+    """Where it leads."""
+    refusal: str | None
+    """Why the UAV stays instead; None if it may move."""
+
+
+class Decider:
+    """Chooses the moves of one UAV.
+
+    Args:
+        uav: index of the UAV.
+        environment: environment of one mission.
+        make_planner: creates the planner from an environment.
+        generator: random generator of the planner, seeded alike for the team.
+        separation: see `safety.Rules`.
+
+    Attributes:
+        rules: what safety needs to know of the mission.
+    """
+
+    def __init__(
+        self,
+        uav: int,
+        environment: MissionEnvironment,
+        make_planner: MakePlanner,
+        generator: torch.Generator,
+        separation: float,
+    ) -> None:
+        own = copy.copy(environment)
+        self._uav, self._generator = uav, generator
+        self._lattice = own.lattice = PilotedLattice(own.config, own.device, uav)
+        self._offsets: list[Place] = [(x, y, z) for x, y, z in own.lattice.offsets.tolist()]
+        self._planner = make_planner(own)
+        if isinstance(self._planner, SharingPlanner):
+            self._planner.own = uav
+        level = own.lattice.offsets[:, :2].float().norm(dim=-1).max()
+        self.rules = Rules(self._metres, float(level) * own.lattice.spacing, separation)
+
+    def hear(self, uav: int, left: Floats) -> None:
+        """Take the plan of another UAV; see `messages.Plan.left`."""
+        if isinstance(self._planner, SharingPlanner) and left.shape == self._lattice.shape[:2]:
+            self._planner.hear(uav, torch.from_numpy(left).to(self._lattice.offsets.device))
+
+    @property
+    def plan(self) -> Floats | None:
+        """The plan of the last decision, as `messages.Plan.left`; None if the planner has none."""
+        if not isinstance(self._planner, SharingPlanner):
+            return None
+        left: Floats = self._planner.plan.cpu().numpy()
+        return left
+
+    def decide(
+        self, state: MissionState, ways: Mapping[int, Way], announced: Mapping[int, Place]
+    ) -> Decision:
+        """Choose a move.
+
+        Args:
+            state: what the UAV knows.
+            ways: ways of the other UAVs in the air.
+            announced: next places of the UAVs that decide earlier, by UAV.
+        """
+        places = [(x, y, z) for x, y, z in state.positions[0].tolist()]
+        lattice = self._lattice
+        lattice.announced = {
+            uav: self._offsets.index(step)
+            for uav, goal in announced.items()
+            if (step := _step(places[uav], goal)) in self._offsets and any(step)
+        }
+        here = places[self._uav]
+        goals = [_add(here, step) for step in self._offsets]
+        allowed = lattice.allowed(state.positions, state.moves)[0, self._uav].tolist()
+        open_goals = {goal for goal, is_open in zip(goals, allowed, strict=True) if is_open}
+        refusals = [refusal(here, goal, open_goals, ways, self.rules) for goal in goals]
+        lattice.unsafe = [action for action, reason in enumerate(refusals) if reason]
+        with torch.no_grad():
+            chosen = self._planner.act(state, self._generator)
+        action = int(chosen.actions[0, self._uav])
+        return Decision(action, goals[action], refusals[action])
+
+    def _metres(self, place: Place) -> Point:
+        metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
+        return metres
+
+
+def _step(start: Place, goal: Place) -> Place:
+    return goal[0] - start[0], goal[1] - start[1], goal[2] - start[2]
+
+
+def _add(place: Place, step: Place) -> Place:
+    return place[0] + step[0], place[1] + step[1], place[2] + step[2]

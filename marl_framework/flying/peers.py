@@ -1,0 +1,115 @@
+"""The other UAVs of a team, as one UAV knows them: who takes part, who is lost, who is on its way.
+
+A UAV flies on only with a group that agrees on who is lost, and that is more than half of the UAVs
+that took part before; of two halves, the one with the lowest number flies on. So at most one group
+flies on, and it knows where all others have stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from marl_framework.config.flying import FlyingConfig
+from marl_framework.flying.messages import Inbox, Position, Stage
+
+GRACE = 2.0
+"""Wait before a return, so that others hear of it first; above the delay of messages [s]."""
+
+
+class Peers:
+    """Keeps account of the other UAVs.
+
+    Args:
+        uav: index of this UAV.
+        team: number of UAVs.
+        inbox: messages that this UAV has accepted.
+        limits: limits of silence and clocks.
+        return_seconds: upper bound of the time of a return [s].
+
+    Attributes:
+        lost: UAVs that have been silent for too long, or that contradict themselves; they stay
+            lost.
+    """
+
+    def __init__(
+        self, uav: int, team: int, inbox: Inbox, limits: FlyingConfig, return_seconds: float
+    ) -> None:
+        self._uav, self._inbox, self._limits = uav, inbox, limits
+        self._others = [other for other in range(team) if other != uav]
+        self._members = set(range(team))
+        self._heard: dict[int, float] = {}
+        self._errors: dict[int, float] = {}
+        self._return_seconds, self._failsafe = return_seconds, team * return_seconds
+        self.lost: set[int] = set()
+
+    def hear(self, message: Position, now: float) -> None:
+        """Note that a UAV has been heard."""
+        self._heard[message.envelope.sender] = now
+        self._errors[message.envelope.sender] = abs(message.envelope.time - now)
+
+    def unheard(self) -> set[int]:
+        """Return the UAVs that have never been heard."""
+        return {uav for uav in self._others if uav not in self._heard}
+
+    def update(self, now: float) -> set[int]:
+        """Return the UAVs that are lost from now on."""
+        silent = {uav for uav in self._present() if self._is_silent(uav, now)}
+        deaf = {uav for uav in self._present() if self._uav in self._inbox.positions[uav].lost}
+        impostors = self._inbox.impostors - {self._uav}
+        new = (silent | deaf | impostors) - self.lost
+        self.lost |= new
+        return new
+
+    def problem(self) -> str | None:
+        """Return why the UAV may not fly on with those that it hears, or None if it may."""
+        group = {self._uav, *self._present()}
+        members = {uav for uav in self._members if not self._has_left(uav)}
+        errors = [self._errors[uav] > self._limits.clock_error for uav in self._present()]
+        if 2 * sum(errors) > len(errors):
+            return "clock differs from those of the others"
+        lost = self.lost & members
+        if any(self._inbox.positions[uav].lost & members != lost for uav in self._present()):
+            return "others have lost other UAVs"
+        if 2 * len(group) < len(members) or (
+            2 * len(group) == len(members) and min(members) not in group
+        ):
+            return "too few UAVs are heard"
+        self._members = group
+        return None
+
+    def aborts(self) -> bool:
+        """Return whether a UAV wants all to return."""
+        positions = self._inbox.positions.values()
+        return any(position.stage is Stage.ABORTING for position in positions)
+
+    def waits_for(self, uavs: Iterable[int]) -> set[int]:
+        """Return those of `uavs` that take part in the mission."""
+        return set(uavs) & set(self._present())
+
+    def may_return(self, now: float) -> bool:
+        """Return whether no other UAV is on its way home, or is to return first."""
+        return not any(self._goes_first(uav, now) for uav in self._others)
+
+    def _present(self) -> list[int]:
+        return [
+            uav
+            for uav in self._others
+            if uav in self._heard and uav not in self.lost and not self._has_left(uav)
+        ]
+
+    def _has_left(self, uav: int) -> bool:
+        position = self._inbox.positions.get(uav)
+        return position is not None and position.stage.left
+
+    def _is_silent(self, uav: int, now: float) -> bool:
+        return now > self._heard[uav] + self._limits.message_timeout
+
+    def _goes_first(self, uav: int, now: float) -> bool:
+        position = self._inbox.positions.get(uav)
+        if position is None or position.stage is Stage.LANDED:
+            return False
+        if self._is_silent(uav, now):  # it returns by itself, see `Vehicle.return_home`
+            rest = self._limits.longest_hold + self._failsafe
+            return now < self._heard[uav] + rest + self._return_seconds
+        waits = position.stage in (Stage.LEAVING, Stage.ABORTING)
+        return position.stage is Stage.RETURNING or (waits and uav < self._uav)
