@@ -151,11 +151,11 @@ def segment_distances(a: Array, b: Array, c: Array, d: Array) -> Array:
     inside = skew & (s > 0) & (s < 1) & (t > 0) & (t < 1)
     within = np.linalg.norm(w + s[..., None] * u - t[..., None] * v, axis=-1)
     ends = ((a, c, d), (b, c, d), (c, a, b), (d, a, b))
-    at_ends = np.min([_point_distances(*points) for points in ends], axis=0)
+    at_ends = np.min([point_distances(*points) for points in ends], axis=0)
     return np.where(inside, np.minimum(within, at_ends), at_ends)
 
 
-def _point_distances(point: Array, a: Array, b: Array) -> Array:
+def point_distances(point: Array, a: Array, b: Array) -> Array:
     """Return the distances [...] of points from line segments ab; all points are [..., 3]."""
     line = b - a
     square = (line * line).sum(-1)

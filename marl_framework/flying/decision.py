@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.flying.messages import Floats, Place
-from marl_framework.flying.safety import Point, Rules, Way, refusal
+from marl_framework.flying.safety import Rules, Way, refusal
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -90,7 +90,10 @@ class Decider:
         if isinstance(self._planner, SharingPlanner):
             self._planner.own = uav
         level = own.lattice.offsets[:, :2].float().norm(dim=-1).max()
-        self.rules = Rules(self._metres, float(level) * own.lattice.spacing, separation)
+        sizes = [torch.arange(size) for size in own.lattice.shape]
+        places = torch.cartesian_prod(*sizes).view(*own.lattice.shape, 3)
+        metres = own.lattice.metres(places.to(own.device)).double().cpu().numpy()
+        self.rules = Rules(metres, float(level) * own.lattice.spacing, separation)
 
     def hear(self, uav: int, left: Floats) -> None:
         """Take the plan of another UAV; see `messages.Plan.left`."""
@@ -132,10 +135,6 @@ class Decider:
             chosen = self._planner.act(state, self._generator)
         action = int(chosen.actions[0, self._uav])
         return Decision(action, goals[action], refusals[action])
-
-    def _metres(self, place: Place) -> Point:
-        metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
-        return metres
 
 
 def _step(start: Place, goal: Place) -> Place:

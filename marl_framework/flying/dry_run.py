@@ -23,27 +23,21 @@ from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
 from marl_framework.flying.pilot import Phase, Pilot
-from marl_framework.flying.protocols import Radio
-from marl_framework.flying.simulated import (
-    InProcessRadio,
-    SimulatedCamera,
-    SimulatedVehicle,
-    World,
-    blank_state,
-)
+from marl_framework.flying.protocols import Hardware
+from marl_framework.flying.simulated import World, blank_state, simulated_hardware
 from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
-MakeRadio = Callable[[World, int], Radio]
+Equip = Callable[[World, int], Hardware]
 _FIXED = {
     "experiment.constraints.budget": "one number",
     "experiment.constraints.cost.limit": "null",
     "experiment.uav.crash_rate": "0",
 }
 """Values that pilots support, by key of `MissionRanges.keys_that_end_missions`."""
-_TICK = 0.1  # of the simulated clock [s]
+_TICK = 0.25  # of the simulated clock [s]
 
 
 class Moment(NamedTuple):
@@ -103,7 +97,7 @@ def make_pilots(
     seed: int,
     log: Callable[[dict[str, Any]], None] = lambda entry: None,
     separation: float = 0.0,
-    make_radio: MakeRadio = InProcessRadio,
+    equip: Equip = simulated_hardware,
 ) -> list[Pilot]:
     """Return a pilot for each UAV of a world, with simulated vehicles and cameras.
 
@@ -119,10 +113,7 @@ def make_pilots(
             make_planner,
             blank_state(env, world.start),
             mission,
-            make_vehicle(world, uav),
-            SimulatedCamera(world, uav),
-            make_radio(world, uav),
-            world.clock,
+            equip(world, uav),
             planner_generator(env, seed),
             separation,
             seconds,
@@ -130,15 +121,6 @@ def make_pilots(
         )
         for uav in range(env.n_agents)
     ]
-
-
-def make_vehicle(world: World, uav: int) -> SimulatedVehicle:
-    """Return the vehicle of a UAV on its pad, south of the area and away from the other pads."""
-    env = world.environment
-    settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
-    pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
-    level = transit_altitude(uav, top, settings)
-    return SimulatedVehicle(pad, level, env.lattice, settings, world.clock)
 
 
 def return_seconds(environment: MissionEnvironment) -> float:

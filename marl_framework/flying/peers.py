@@ -29,6 +29,7 @@ class Peers:
     Attributes:
         lost: UAVs that have been silent for too long, or that contradict themselves; they stay
             lost.
+        aborts: whether a UAV wants all to return.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class Peers:
         self._errors: dict[int, float] = {}
         self._return_seconds, self._failsafe = return_seconds, team * return_seconds
         self.lost: set[int] = set()
+        self.aborts = False
 
     def hear(self, message: Position, now: float) -> None:
         """Note that a UAV has been heard."""
+        self.aborts |= message.stage is Stage.ABORTING
         self._heard[message.envelope.sender] = now
         self._errors[message.envelope.sender] = abs(message.envelope.time - now)
 
@@ -76,11 +79,6 @@ class Peers:
             return "too few UAVs are heard"
         self._members = group
         return None
-
-    def aborts(self) -> bool:
-        """Return whether a UAV wants all to return."""
-        positions = self._inbox.positions.values()
-        return any(position.stage is Stage.ABORTING for position in positions)
 
     def waits_for(self, uavs: Iterable[int]) -> set[int]:
         """Return those of `uavs` that take part in the mission."""

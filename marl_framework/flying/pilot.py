@@ -23,7 +23,7 @@ from marl_framework.flying.messages import (
     encode,
 )
 from marl_framework.flying.peers import GRACE, Peers
-from marl_framework.flying.protocols import Camera, Clock, Radio, Vehicle
+from marl_framework.flying.protocols import Hardware
 from marl_framework.flying.safety import Way, vehicle_problem
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -69,7 +69,7 @@ class Pilot:
         make_planner: creates the planner from an environment.
         state: what the UAV knows at the start; the pilot updates it.
         mission: number of the mission, the same for the team.
-        vehicle, camera, radio, clock: hardware of the UAV.
+        hardware: vehicle, camera, radio and clock of the UAV.
         generator: random generator of the planner, seeded alike for the team.
         separation: see `safety.Rules`.
         return_seconds: upper bound of the time of a return, the same for the team [s].
@@ -93,10 +93,7 @@ class Pilot:
         make_planner: MakePlanner,
         state: MissionState,
         mission: int,
-        vehicle: Vehicle,
-        camera: Camera,
-        radio: Radio,
-        clock: Clock,
+        hardware: Hardware,
         generator: torch.Generator,
         separation: float,
         return_seconds: float,
@@ -105,7 +102,7 @@ class Pilot:
         team, limits = environment.n_agents, environment.config.flying
         self._uav, self._mission, self._limits = uav, mission, limits
         self._others = [j for j in range(team) if j != uav]
-        self._vehicle, self._camera, self._radio, self._clock = vehicle, camera, radio, clock
+        self._vehicle, self._camera, self._radio, self._clock = hardware
         self._decider = Decider(uav, environment, make_planner, generator, separation)
         self.knowledge = Knowledge(uav, environment, state)
         self._last_move = environment.episode_length
@@ -114,8 +111,11 @@ class Pilot:
         self.phase, self.move, self.place = Phase.WAITING, 0, self.knowledge.place(uav)
         self.goal: Place | None = None
         self.end: str | None = None
+        self._status = self._vehicle.status()
         self._log_entry, self._number, self._last_beat = log, 0, -_HEARTBEAT
-        self._since = clock.now()  # start of what is waited for: a frame, the end of a hold, a turn
+        self._since = (
+            self._clock.now()
+        )  # start of what is waited for: a frame, the end of a hold, a turn
         self._held, self._aborts, self._missed = "", False, 0
         self._steps = {
             Phase.WAITING: self._wait,
@@ -132,10 +132,10 @@ class Pilot:
         if self.phase is Phase.DONE:
             return False
         self._listen()
-        before = self.phase
+        self._status, before = self._vehicle.status(), self.phase
         if self.phase in _OFF_MISSION or self._is_safe():
             self._steps[self.phase]()
-        if self._clock.now() >= self._last_beat + _HEARTBEAT:
+        if self.phase is not Phase.DONE and self._clock.now() >= self._last_beat + _HEARTBEAT:
             self._send_position()
         return self.phase is not before
 
@@ -217,32 +217,36 @@ class Pilot:
 
     def _leave(self) -> None:
         """Return in turn, or at once if the battery does not last."""
-        now, status = self._clock.now(), self._vehicle.status()
-        empty = status.battery < self._limits.min_battery / 2
-        if status.landed:
-            self._begin(Phase.DONE)
-            self._send_position()
-        elif empty or (now >= self._since + GRACE and self.peers.may_return(now)):
+        now = self._clock.now()
+        others_know = now >= self._since + GRACE
+        if self._status.landed:
+            if others_know:
+                self._land()
+        elif self._status.battery < self._limits.min_battery / 2 or (
+            others_know and self.peers.may_return(now)
+        ):
             self._vehicle.return_home()
             self._begin(Phase.RETURNING)
 
     def _return(self) -> None:
-        if self._vehicle.status().landed:
-            self._begin(Phase.DONE)
-            self._log("landed")
-            self._send_position()
+        if self._status.landed:
+            self._land()
+
+    def _land(self) -> None:
+        self._log("landed")
+        self._begin(Phase.DONE)
+        self._send_position()
 
     # Safety -------------------------------------------------------------------------------
 
     def _is_safe(self) -> bool:
         """Return whether the mission may go on now; else hold, leave, or give up."""
-        now, status = self._clock.now(), self._vehicle.status()
+        now, status = self._clock.now(), self._status
         if lost := self.peers.update(now):
             self._log("lost", uavs=sorted(lost))
             self._send_position()
         if not status.controlled:
-            self._log("taken over")
-            self.end = "taken over"
+            self._stop("taken over")
             self._begin(Phase.DONE)
         elif reason := self._reason_to_leave(status.battery):
             self._stop(reason)
@@ -253,7 +257,7 @@ class Pilot:
         return not self._held and self.phase not in _OFF_MISSION
 
     def _reason_to_leave(self, battery: float) -> str | None:
-        if self.peers.aborts():
+        if self.peers.aborts:
             return "another UAV aborts the mission"
         if self._uav in self.inbox.impostors:
             return "another UAV has the same number"
@@ -266,8 +270,8 @@ class Pilot:
             return None
         metres, way = self._decider.rules.metres, None
         if self.phase not in (Phase.WAITING, Phase.STARTING):
-            way = metres(self.place), metres(self.goal or self.place)
-        problem = vehicle_problem(self._vehicle.status(), now, way, self._limits)
+            way = metres[self.place], metres[self.goal or self.place]
+        problem = vehicle_problem(self._status, now, way, self._limits)
         return problem or self.peers.problem()
 
     def _hold(self, problem: str, now: float) -> None:
@@ -292,7 +296,7 @@ class Pilot:
         """Leave the mission for good."""
         self.end, self._held = reason, ""
         self._log("leave", reason=reason)
-        if not self._vehicle.status().landed:
+        if self._status.controlled and not self._status.landed:
             self._vehicle.hold()
         self._begin(Phase.LEAVING)
         self._send_position()

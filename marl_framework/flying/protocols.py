@@ -80,3 +80,12 @@ class Clock(Protocol):
     def now(self) -> float:
         """Return the time [s]."""
         ...
+
+
+class Hardware(NamedTuple):
+    """What a pilot uses of a UAV."""
+
+    vehicle: Vehicle
+    camera: Camera
+    radio: Radio
+    clock: Clock

@@ -6,14 +6,14 @@ may have to climb and return from there, so ways are kept apart horizontally.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from marl_framework.config.flying import FlyingConfig
-from marl_framework.deployment.hazards import segment_distances
+from marl_framework.deployment.hazards import point_distances, segment_distances
 from marl_framework.flying.messages import Place
 from marl_framework.flying.protocols import Status
 
@@ -33,8 +33,8 @@ class Way(NamedTuple):
 class Rules(NamedTuple):
     """What the rules need to know of a mission."""
 
-    metres: Callable[[Place], Point]
-    """Returns the coordinates of a place on the lattice [m], [3]."""
+    metres: Point
+    """Coordinates of the places of the lattice [m], [X, Y, Z, 3]."""
     reach: float = 0.0
     """Horizontal length of the longest move [m]."""
     separation: float = 0.0
@@ -67,7 +67,7 @@ def refusal(
 
 def way_distance(own: tuple[Place, Place], way: Way, rules: Rules) -> float:
     """Return a lower bound of the horizontal distance of two ways [m]."""
-    ends = [rules.metres(place) * (1, 1, 0) for place in (*own, way.place, way.next or way.place)]
+    ends = [rules.metres[place] * (1, 1, 0) for place in (*own, way.place, way.next or way.place)]
     distance = float(segment_distances(*ends))
     return distance - rules.reach if way.lost else distance
 
@@ -84,8 +84,7 @@ def vehicle_problem(
     if status.position is None:
         return "no position"
     if way is not None:
-        here = np.array(status.position)
-        error = float(segment_distances(here, here, *way))
+        error = float(point_distances(np.array(status.position), *way))
         if error > limits.position_error:
             return f"is {error:.1f} m off its way"
     return None

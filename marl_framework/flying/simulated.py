@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.mission import DeploymentConfig
-from marl_framework.deployment.schedule import leg_seconds
+from marl_framework.deployment.schedule import leg_seconds, transit_altitude
 from marl_framework.flying.frames import cut
 from marl_framework.flying.messages import Bits, Message, Place, Position, decode
-from marl_framework.flying.protocols import Clock, Status
+from marl_framework.flying.protocols import Clock, Hardware, Status
 from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -207,6 +207,16 @@ class InProcessRadio:
         if message.envelope.sender == self._uav:
             return False
         return isinstance(message, Position) or self._world.hears(self._uav, message)
+
+
+def simulated_hardware(world: World, uav: int) -> Hardware:
+    """Return the hardware of a UAV in a world; its pad lies south of the area."""
+    env = world.environment
+    settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
+    pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
+    level = transit_altitude(uav, top, settings)
+    vehicle = SimulatedVehicle(pad, level, env.lattice, settings, world.clock)
+    return Hardware(vehicle, SimulatedCamera(world, uav), InProcessRadio(world, uav), world.clock)
 
 
 def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:

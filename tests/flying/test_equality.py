@@ -74,7 +74,10 @@ def test_a_pilot_knows_no_belief_but_its_own(tmp_path: Path) -> None:
     for uav, pilot in enumerate(pilots):
         known = ~pilot.knowledge.state.beliefs[0].isnan().flatten(1).all(1)
         assert known.nonzero().flatten().tolist() == [uav]
-        assert torch.equal(pilot.knowledge.state.global_belief, torch.zeros_like(pilot.knowledge.state.global_belief))
+        assert torch.equal(
+            pilot.knowledge.state.global_belief,
+            torch.zeros_like(pilot.knowledge.state.global_belief),
+        )
 
 
 def test_flights_of_other_draws_differ(tmp_path: Path) -> None:

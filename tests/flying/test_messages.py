@@ -18,6 +18,7 @@ from marl_framework.flying.messages import (
     Plan,
     Position,
     Reading,
+    Stage,
     decode,
     encode,
 )
@@ -32,10 +33,12 @@ ENVELOPES = st.builds(
     st.integers(0, 255),
     st.integers(0, 2**16 - 1),
     st.floats(allow_nan=False),
+    st.integers(0, 2**32 - 1),
 )
+LOST = st.frozensets(st.integers(0, 63))
 SIZES = arrays.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=20)
 MESSAGES = st.one_of(
-    st.builds(Position, ENVELOPES, PLACES, st.none() | PLACES),
+    st.builds(Position, ENVELOPES, PLACES, st.none() | PLACES, st.sampled_from(Stage), LOST),
     st.builds(Reading, ENVELOPES, PLACES, arrays.arrays(np.bool_, SIZES)),
     st.builds(Plan, ENVELOPES, PLACES, arrays.arrays(np.float32, SIZES)),
 )
@@ -81,53 +84,68 @@ def test_the_largest_reading_is_below_4_kb() -> None:
     assert len(encode(Reading(Envelope(1, 0, 0, 0.0), (0, 0, 0), bits))) < 4000
 
 
-def position(move: int, sender: int = 1, mission: int = MISSION, **more: Any) -> bytes:
-    place = more.pop("place", (1, 1, 1))
-    return encode(Position(Envelope(mission, sender, move, 0.0), place, **more))
+NEXT, OTHER = (1, 2, 1), (1, 0, 1)
+PLACE = (1, 1, 1)
+
+
+def position(move: int, number: int = 0, sender: int = 1, **more: Any) -> bytes:
+    place, mission = more.pop("place", PLACE), more.pop("mission", MISSION)
+    return encode(Position(Envelope(mission, sender, move, 0.0, number), place, **more))
 
 
 def reading(move: int, sender: int = 1) -> bytes:
-    return encode(Reading(Envelope(MISSION, sender, move, 0.0), (1, 1, 1), np.ones((2, 2), bool)))
+    return encode(Reading(Envelope(MISSION, sender, move, 0.0), PLACE, np.ones((2, 2), bool)))
 
 
 def plan(move: int) -> bytes:
-    return encode(Plan(Envelope(MISSION, 1, move, 0.0), (1, 1, 1), np.ones((2, 2), np.float32)))
+    return encode(Plan(Envelope(MISSION, 1, move, 0.0), PLACE, np.ones((2, 2), np.float32)))
 
 
 @pytest.mark.parametrize(
     ("messages", "dropped"),
     [
-        ([position(5), position(5, next=(1, 2, 1)), reading(5), plan(5), plan(4)], {}),
-        ([position(4, next=(1, 2, 1)), position(5)], {}),
-        ([position(5, mission=8), position(5, sender=0), position(5, sender=4)], {"foreign": 3}),
+        ([position(5), position(5, 1, next=NEXT), reading(5), plan(5), plan(4)], {}),
+        ([position(4, next=NEXT), position(4, 1, next=NEXT), position(5, 2, place=NEXT)], {}),
+        ([position(4, next=NEXT), position(6, 9)], {}),  # positions between are lost
+        ([position(5, stage=stage, number=stage) for stage in Stage], {}),
+        ([position(5, mission=8), position(5, sender=4)], {"foreign": 2}),
         ([position(5, place=(11, 0, 0)), position(5, next=(0, 0, 3))], {"foreign": 2}),
+        ([position(5, sender=0)], {"impostor": 1}),
         ([position(5), position(5)], {"double": 1}),
-        ([position(5, next=(1, 2, 1)), position(5, next=(1, 0, 1))], {"double": 1}),
-        ([position(5, next=(1, 2, 1)), position(5)], {"double": 1}),
+        ([position(5, next=NEXT), position(5, 1, next=OTHER)], {"impostor": 1}),
+        ([position(5, next=NEXT), position(5, next=OTHER)], {"impostor": 1}),
+        ([position(5, next=NEXT), position(5, 1)], {"impostor": 1}),
+        ([position(5), position(5, 1, place=NEXT)], {"impostor": 1}),
+        ([position(5), position(4, 1)], {"impostor": 1}),
+        ([position(4, next=NEXT), position(5, 1)], {"impostor": 1}),
         ([reading(5), reading(5), plan(5), plan(5)], {"double": 2}),
         ([reading(4), plan(3)], {"late": 2}),
-        ([position(6), position(5)], {"late": 1}),
+        ([position(6, 1), position(5)], {"late": 1}),
         ([b"", b"abc", position(5)[:-1], reading(5) + b"x"], {"damaged": 4}),
     ],
 )
 def test_an_inbox_counts_what_it_drops(messages: list[bytes], dropped: dict[str, int]) -> None:
     inbox = Inbox(MISSION, 0, 4, SHAPE)
-    for message in messages:
-        inbox.put(message, move=5)
+    accepted = [inbox.put(message, move=5) for message in messages]
     assert inbox.dropped == dropped
+    assert accepted.count(None) == sum(dropped.values())
+    assert bool(inbox.impostors) == ("impostor" in dropped)
 
 
 def test_an_inbox_keeps_what_was_announced_and_read() -> None:
     inbox = Inbox(MISSION, 0, 4, SHAPE)
-    for message in (reading(5), reading(6, sender=2), position(5, next=(1, 2, 1))):
+    for message in (reading(5), reading(6, sender=2), position(5, next=NEXT)):
         inbox.put(message, move=5)
-    assert inbox.announced(1, 5) == (1, 2, 1)
+    assert inbox.announced(1, 5) == NEXT
     assert inbox.announced(1, 4) is inbox.announced(2, 5) is None
     assert inbox.has_arrived(1, 5)
     assert not inbox.has_arrived(1, 6)
     assert not inbox.has_arrived(2, 5)
     assert inbox.get(Reading, 1, 5) is not None
     assert inbox.get(Reading, 2, 5) is None
+    starting = encode(Position(Envelope(MISSION, 3, 0, 0.0), PLACE, stage=Stage.STARTING))
+    inbox.put(starting, move=0)
+    assert not inbox.has_arrived(3, 0)
     inbox.forget(6)
     assert inbox.get(Reading, 1, 5) is None
     assert inbox.get(Reading, 2, 6) is not None

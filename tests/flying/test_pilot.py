@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,16 @@ import pytest
 import torch
 
 from marl_framework.deployment.hazards import segment_distances
-from marl_framework.flying.dry_run import fly
+from marl_framework.flying.dry_run import Equip, fly, make_world
 from marl_framework.flying.messages import Position, Reading, decode, encode
-from marl_framework.flying.simulated import InProcessRadio
-from tests.flying.dry import config_of, maker, team
+from marl_framework.flying.pilot import Phase
+from marl_framework.flying.simulated import InProcessRadio, simulated_hardware
+from marl_framework.mission.environment import MissionEnvironment
+from tests.flying.dry import NOMINAL, SEED, config_of, maker, team
+from tests.flying.faults import Flight
 
 EVERYBODY = {"uav": {"communication_range": float("inf")}}
 CROWDED = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}  # 3 x 3 places
-FIRST, LAST = 2, 5  # moves after which UAV 2 is silent
-
-
-class SilentRadio(InProcessRadio):
-    """Sends nothing of UAV 2 after the moves FIRST to LAST."""
-
-    def send(self, data: bytes) -> None:
-        sender, move = decode(data).envelope[1:3]
-        if sender != 1 or not FIRST <= move <= LAST:
-            super().send(data)
 
 
 class BadRadio(InProcessRadio):
@@ -42,41 +36,180 @@ class BadRadio(InProcessRadio):
         return received
 
 
+def equipped_with(make_radio: type[InProcessRadio]) -> Equip:
+    """Return simulated hardware with another radio."""
+    return lambda world, uav: simulated_hardware(world, uav)._replace(radio=make_radio(world, uav))
+
+
 def flight(tmp_path: Path, **options: Any) -> tuple[Any, ...]:
     config = config_of(tmp_path, **EVERYBODY)
     world, pilots, record = team(config, maker("information_gain", config, tmp_path), **options)
     return fly(world, pilots), world, pilots, record
 
 
-def test_the_team_goes_on_without_a_silent_uav_and_hears_it_again(tmp_path: Path) -> None:
-    flown, world, pilots, record = flight(tmp_path, make_radio=SilentRadio)
-    moves = world.environment.episode_length
-    assert [pilot.move for pilot in pilots] == 3 * [moves]
-    losses = [entry for entry in record if entry["event"] == "lost"]
-    assert {entry["uav"] for entry in losses} == {0, 2}
-    assert {entry["move"] for entry in losses} == {FIRST}
-    assert all(entry["uavs"] == [1] for entry in losses)
+def faulty(tmp_path: Path, policy: str = "information_gain", **changes: Any) -> Flight:
+    """Return a team over a world in which only pilots make errors."""
+    config = config_of(tmp_path, missions={"start": "corners"}, **{**EVERYBODY, **changes})
+    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
+    return Flight(world, maker(policy, config, tmp_path), SEED, separation=5.0)
+
+
+def fly_until(flight: Flight, ready: Callable[[], bool]) -> None:
+    """Fly until a condition holds, for at most an hour."""
+    while not ready():
+        flight.step()
+        assert flight.world.clock.now() < 3600
+
+
+def finish(flight: Flight) -> None:
+    """Fly to the end, and check that nobody was too close or outside."""
+    fly_until(flight, lambda: flight.over)
+    assert flight.closest >= 5.0 - 1e-6
+    assert flight.outside <= 1e-6
+
+
+def test_uavs_start_and_return_one_after_the_other(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    in_transit: list[set[int]] = []
+    while not flight.over:
+        flight.step()
+        phases = [pilot.phase for pilot in flight.pilots]
+        moving = {u for u, p in enumerate(phases) if p in (Phase.STARTING, Phase.RETURNING)}
+        if moving and moving not in in_transit[-1:]:
+            in_transit.append(moving)
+    assert in_transit == [{0}, {1}, {2}, {0}, {1}, {2}]
+    assert all(pilot.end == "mission done" for pilot in flight.pilots)
+    finish(flight)
+
+
+def test_the_team_goes_on_without_a_silent_uav(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[1].move == 2)
+    flight.faults[1].unheard_by = {0, 2}
+    finish(flight)
+    assert flight.pilots[1].end == "too few UAVs are heard"
+    assert flight.pilots[1].move < 5
     for uav in (0, 2):
-        hears = [1 in moment.heard for moment in flown.moments[uav]]
-        silent = [FIRST <= move <= LAST for move in range(moves + 1)]
-        assert [not heard for heard in hears] == silent
-        assert pilots[uav].lost == set()
+        assert flight.pilots[uav].end == "mission done"
+        assert flight.pilots[uav].peers.lost == {1}
+        fused = [e for e in flight.record if e["uav"] == uav and e["event"] == "fused"]
+        assert [1 in entry["heard"] for entry in fused].count(False) >= 2
+
+
+def test_the_team_goes_on_without_a_dead_pilot(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[0].move == 2)
+    flight.faults[0].dead = True
+    finish(flight)
+    assert [pilot.end for pilot in flight.pilots] == [None, "mission done", "mission done"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"jump": (20.0, 0.0)}, "off its way"),
+        ({"telemetry": False}, "no telemetry"),
+        ({"position": False}, "no position"),
+        ({"clock": 3.0}, "clock differs"),
+    ],
+)
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_uav_holds_and_goes_on_or_returns(
+    tmp_path: Path, fault: dict[str, Any], reason: str, lasts: bool
+) -> None:
+    flight, (faults, pilot) = (made := faulty(tmp_path)), (made.faults[1], made.pilots[1])
+    fly_until(flight, lambda: pilot.phase is Phase.FLYING)
+    for name, value in fault.items():
+        setattr(faults, name, value)
+    fly_until(flight, lambda: "hold" in flight.events(1))
+    if not lasts:
+        flight.faults[1].__init__()  # type: ignore[misc]
+    finish(flight)
+    (entry,) = (e for e in flight.record if e["event"] == "hold")
+    assert reason in entry["reason"]
+    assert entry["uav"] == 1
+    assert ("resume" in flight.events(1)) != lasts
+    assert ("mission done" if not lasts else reason) in str(pilot.end)
+    assert flight.pilots[0].end == flight.pilots[2].end == "mission done"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [({"battery": 0.2}, "battery is low"), ({"camera": False}, "camera is silent")],
+)
+def test_a_uav_leaves(tmp_path: Path, fault: dict[str, Any], reason: str) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[2].move == 1)
+    for name, value in fault.items():
+        setattr(flight.faults[2], name, value)
+    finish(flight)
+    ends = [pilot.end for pilot in flight.pilots]
+    assert ends == ["mission done", "mission done", reason]
+    assert flight.events(2).count("no frame") == (3 if reason == "camera is silent" else 0)
+
+
+def test_an_empty_battery_does_not_wait_for_its_turn(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[0].phase is Phase.RETURNING)
+    flight.faults[2].battery = 0.1
+    flight.step()
+    flight.step()
+    assert flight.pilots[2].phase is Phase.RETURNING
+
+
+@pytest.mark.parametrize("move", [None, 3])
+def test_an_abort_ends_the_mission_of_all(tmp_path: Path, move: int | None) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: move is None or flight.pilots[1].move == move)
+    flight.step()
+    flight.pilots[1].abort("stopped by hand")
+    finish(flight)
+    other = "another UAV aborts the mission"
+    assert [pilot.end for pilot in flight.pilots] == [other, "stopped by hand", other]
+    assert all(pilot.move <= (move or 0) + 1 for pilot in flight.pilots)
+
+
+def test_a_uav_that_is_taken_over_gets_no_more_commands(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[1].phase is Phase.HEARING)
+    commands: list[str] = []
+    vehicle = flight.vehicles[1]
+    flight.faults[1].controlled = False
+    for name in ("go_to", "hold", "return_home"):
+        setattr(vehicle, name, lambda *_, name=name: commands.append(name))
+    finish(flight)
+    assert flight.pilots[1].end == "taken over"
+    assert commands == []
+
+
+def test_two_uavs_with_one_number_are_noticed(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[0].move == 2)
+    twin = next(d for d in flight.world.sent if decode(d).envelope.sender == 1)
+    flight.faults[1].foreign.append(twin)
+    finish(flight)
+    assert flight.pilots[1].end == "another UAV has the same number"
+    assert flight.pilots[0].end == flight.pilots[2].end == "mission done"
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("announces", [True, False])
 def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, announces: bool) -> None:
     class Mute(InProcessRadio):
-        """Sends nothing of UAV 2, except for its first announcement."""
+        """Sends nothing of UAV 2 after its first reading, or its first announcement."""
 
         def send(self, data: bytes) -> None:
-            sender, move = decode(data).envelope[1:3]
-            if sender != 1 or (announces and move == 0):
-                super().send(data)
+            message = decode(data)
+            silent = message.envelope.move > 0
+            if isinstance(message, Position):
+                silent |= message.next is not None and not announces
+            if message.envelope.sender == 1 and silent:
+                return
+            super().send(data)
 
     config = config_of(tmp_path, **EVERYBODY, **CROWDED)
     make = maker("random", config, tmp_path)
-    world, pilots, record = team(config, make, seed=seed, make_radio=Mute)
+    world, pilots, record = team(config, make, seed=seed, equip=equipped_with(Mute))
     fly(world, pilots)
     name = "next" if announces else "place"
     (last,) = [e[name] for e in record if e["uav"] == 1 and e["move"] == 0 and name in e]
@@ -87,7 +220,7 @@ def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, annou
 
 def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
     good, world, *_ = flight(tmp_path)
-    bad, _, pilots, _ = flight(tmp_path, make_radio=BadRadio)
+    bad, _, pilots, _ = flight(tmp_path, equip=equipped_with(BadRadio))
     assert bad.moments == good.moments
     for uav, pilot in enumerate(pilots):
         count = sum(decode(data).envelope.sender != uav for data in world.sent)
@@ -129,7 +262,7 @@ def test_a_reading_of_another_shape_is_not_fused(tmp_path: Path) -> None:
                 data = encode(Reading(message.envelope, message.place, message.bits[1:]))
             super().send(data)
 
-    flown, *_ = flight(tmp_path, make_radio=Cropping)
+    flown, *_ = flight(tmp_path, equip=equipped_with(Cropping))
     assert not any(1 in moment.heard for uav in (0, 2) for moment in flown.moments[uav])
 
 
@@ -137,7 +270,7 @@ def test_positions_are_never_cut(tmp_path: Path) -> None:
     config = config_of(tmp_path, uav={"communication_range": 0.0})
     world, pilots, record = team(config, maker("information_gain", config, tmp_path))
     flown = fly(world, pilots)
-    assert {entry["event"] for entry in record} == {"fused", "decided"}
+    assert {entry["event"] for entry in record} == NOMINAL
     assert all(moment.heard == (uav,) for uav in range(3) for moment in flown.moments[uav])
     radio = InProcessRadio(world, 0)
     kinds = {type(decode(data)) for data in radio.receive()}

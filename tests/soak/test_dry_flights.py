@@ -1,0 +1,18 @@
+"""Pilots keep their distance and end with a reason, whatever fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.commands import TIMES
+from tests.soak.dry_flights import Soak
+
+pytestmark = pytest.mark.soak
+
+
+def test_no_flight_with_faults_breaks_a_rule(tmp_path: Path) -> None:
+    soak = Soak(tmp_path)
+    broken = {seed: soak.fly(seed).broken for seed in range(100 * TIMES)}
+    assert {seed: rule for seed, rule in broken.items() if rule} == {}
