@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 import torch
 
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
@@ -21,15 +21,16 @@ from marl_framework.flying.dry_run import (
     simulate,
 )
 from marl_framework.flying.pilot import Pilot
+from marl_framework.flying.record import recording, weights
+from marl_framework.flying.simulated import InProcessRadio
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.files import atomic_file
 from marl_framework.runs.folder import RunFolder
 
-RECORD = "decisions.jsonl"
-Record = list[dict[str, Any]]
+RECORD = "flight.mcap"
+Entries = list[dict[str, Any]]
 
 
 def dry_run(
@@ -41,27 +42,38 @@ def dry_run(
     or the mission is not supported.
     """
     check_supported(config)
-    environment, record = MissionEnvironment(config, 1, device, "test"), Record()
+    environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
 
     def make(own: MissionEnvironment) -> Planner:
         return make_planner(options.policy, own, checkpoint)
 
     planner, world = make(environment), make_world(environment, options.seed)
-    pilots = make_pilots(world, make, options.seed, record.append, options.separation)
+    facts = {
+        "configuration": config_to_dict(config),
+        "policy": options.policy,
+        "checkpoint": None if checkpoint is None else checkpoint.name,
+        "weights": weights(options.policy, config, checkpoint),
+        "seed": options.seed,
+        "separation": options.separation,
+    }
 
-    def both() -> tuple[DryFlight, DryFlight]:
-        return fly(world, pilots), simulate(world, planner, options.seed)
+    def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
+        with recording(run.path / RECORD, facts, environment) as wrap:
+            arguments = entries.append, options.separation, InProcessRadio, wrap
+            pilots = make_pilots(world, make, options.seed, *arguments)
+            flown = fly(world, pilots)
+        return pilots, flown, simulate(world, planner, options.seed)
 
-    def write(flights: tuple[DryFlight, DryFlight], run: RunFolder, seconds: float) -> None:
-        flown, simulated = flights
+    def write(
+        flights: tuple[list[Pilot], DryFlight, DryFlight], run: RunFolder, seconds: float
+    ) -> None:
+        pilots, flown, simulated = flights
         difference = first_difference(flown, simulated)
-        with atomic_file(run.path / RECORD) as file:
-            file.writelines(json.dumps(entry).encode() + b"\n" for entry in record)
         results = {
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,
             "seed": options.seed,
-            "uavs": [_summary(pilot, flown, record, uav) for uav, pilot in enumerate(pilots)],
+            "uavs": [_summary(pilot, flown, entries, uav) for uav, pilot in enumerate(pilots)],
             "team": {"roi_entropy": flown.roi_entropy, "f1": flown.f1},
             "simulator": {"roi_entropy": simulated.roi_entropy, "f1": simulated.f1},
             "first_difference": difference,
@@ -74,8 +86,8 @@ def dry_run(
     return fly_into_run(config, device, options, both, write)
 
 
-def _summary(pilot: Pilot, flown: DryFlight, record: Record, uav: int) -> dict[str, Any]:
-    own = [entry for entry in record if entry["uav"] == uav]
+def _summary(pilot: Pilot, flown: DryFlight, entries: Entries, uav: int) -> dict[str, Any]:
+    own = [entry for entry in entries if entry["uav"] == uav]
     moments = flown.moments[uav]
     return {
         "moves": pilot.move,

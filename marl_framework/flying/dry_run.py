@@ -21,6 +21,7 @@ from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
 from marl_framework.flying.pilot import Phase, Pilot
 from marl_framework.flying.protocols import Radio
+from marl_framework.flying.record import Hardware, Wrap, unwrapped
 from marl_framework.flying.simulated import (
     InProcessRadio,
     SimulatedCamera,
@@ -103,30 +104,41 @@ def make_pilots(
     log: Callable[[dict[str, Any]], None] = lambda entry: None,
     separation: float = 0.0,
     make_radio: MakeRadio = InProcessRadio,
+    wrap: Wrap = unwrapped,
 ) -> list[Pilot]:
-    """Return a pilot for each UAV of a world, with simulated vehicles and cameras."""
+    """Return a pilot for each UAV of a world, with simulated vehicles and cameras.
+
+    `wrap` may replace the hardware of each UAV, as `record.FlightRecorder.wrap` does.
+    """
     env, settings = world.environment, world.environment.config.deployment
     steps = env.lattice.offsets.double() * env.lattice.spacing
     slowest = leg_seconds(torch.zeros_like(steps).numpy(), steps.numpy(), settings).max()
     mission = mission_number(env.config, seed)
-    return [
-        Pilot(
+
+    def make_pilot(uav: int, place: Place) -> Pilot:
+        state = blank_state(env, world.start)
+        vehicle = SimulatedVehicle(place, env.lattice, settings, world.clock)
+        parts = Hardware(
+            vehicle, SimulatedCamera(world, uav), make_radio(world, uav), world.clock, log
+        )
+        vehicle, camera, radio, clock, log_entry = wrap(uav, state, parts)
+        return Pilot(
             uav,
             env,
             make_planner,
-            blank_state(env, world.start),
+            state,
             mission,
-            SimulatedVehicle(place, env.lattice, settings, world.clock),
-            SimulatedCamera(world, uav),
-            make_radio(world, uav),
-            world.clock,
+            vehicle,
+            camera,
+            radio,
+            clock,
             planner_generator(env, seed),
             float(slowest) + _SLACK,
             separation,
-            log,
+            log_entry,
         )
-        for uav, place in enumerate(world.starts)
-    ]
+
+    return [make_pilot(uav, place) for uav, place in enumerate(world.starts)]
 
 
 def mission_number(config: Config, seed: int) -> int:
