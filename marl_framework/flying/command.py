@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
+from marl_framework.evaluation.mission_page import write_page
 from marl_framework.flying.dry_run import (
     DryFlight,
     check_supported,
@@ -21,8 +21,9 @@ from marl_framework.flying.dry_run import (
     simulate,
 )
 from marl_framework.flying.pilot import Pilot
-from marl_framework.flying.record import recording, weights
+from marl_framework.flying.record import facts_of, recording
 from marl_framework.flying.simulated import InProcessRadio
+from marl_framework.flying.survey import area_place, write_belief
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
@@ -38,24 +39,18 @@ def dry_run(
 ) -> int:
     """Fly a team of pilots on simulated vehicles; return the exit code.
 
-    `options` needs `policy`, `seed`, `separation` and `run_name`. Raises ConfigError if the planner
-    or the mission is not supported.
+    `options` needs `policy`, `seed`, `separation`, `html` and `run_name`. Raises ConfigError if the
+    planner or the mission is not supported.
     """
     check_supported(config)
+    area_place(config)
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
 
     def make(own: MissionEnvironment) -> Planner:
         return make_planner(options.policy, own, checkpoint)
 
     planner, world = make(environment), make_world(environment, options.seed)
-    facts = {
-        "configuration": config_to_dict(config),
-        "policy": options.policy,
-        "checkpoint": None if checkpoint is None else checkpoint.name,
-        "weights": weights(options.policy, config, checkpoint),
-        "seed": options.seed,
-        "separation": options.separation,
-    }
+    facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
 
     def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
         with recording(run.path / RECORD, facts, environment) as wrap:
@@ -69,6 +64,13 @@ def dry_run(
     ) -> None:
         pilots, flown, simulated = flights
         difference = first_difference(flown, simulated)
+        tracks = [[moment.place for moment in moments] for moments in flown.moments]
+        write_belief(flown.belief, tracks, environment, run.path / "team")
+        for uav, pilot in enumerate(pilots):
+            belief, folder = pilot.state.beliefs[0, uav], run.path / f"uav_{uav + 1}"
+            write_belief(belief, tracks[uav : uav + 1], environment, folder)
+        if options.html:
+            write_page({planner.name: flown.record}, 0, run.path / "mission.html")
         results = {
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from marl_framework.command_line import warn
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
@@ -111,7 +112,8 @@ def log_items(entry: Mapping[str, Any], uav: int, state: MissionState) -> list[I
     """Return the items of a log entry of a UAV that knows `state`."""
     found = [Item("log", _json(entry))]
     if entry["event"] == "fused":
-        found.append(plain("belief", (zlib.crc32(state.beliefs[0, uav].cpu().numpy()),)))
+        belief = state.beliefs[0, uav].cpu().numpy().tobytes()
+        found.append(plain("belief", (zlib.crc32(belief),)))
     return found
 
 
@@ -124,7 +126,7 @@ class FlightRecorder:
 
     Args:
         file: file to write; `close` closes it.
-        facts: what a replay needs besides, in plain types.
+        facts: see `facts_of`.
         environment: environment of the mission.
     """
 
@@ -138,7 +140,7 @@ class FlightRecorder:
         self._channels: dict[tuple[int, str], int] = {}
         self._time = self._written = 0  # [ns]
         self._stopped = False
-        self._safely(lambda: self._begin({"version": VERSION, **facts}))
+        self._safely(lambda: self._begin(facts))
 
     def _begin(self, facts: Mapping[str, Any]) -> None:
         self._writer.start(library="marl_framework")
@@ -248,7 +250,22 @@ def recording(
         recorder.close()
 
 
-def weights(policy: str, config: Config, team: Checkpoint | None) -> dict[str, str]:
+def facts_of(
+    config: Config, policy: str, team: Checkpoint | None, seed: int, separation: float
+) -> dict[str, Any]:
+    """Return what a replay needs besides the record's items, in plain types."""
+    return {
+        "version": VERSION,
+        "configuration": config_to_dict(config),
+        "policy": policy,
+        "checkpoint": None if team is None else team.name,
+        "weights": weights(config, policy, team),
+        "seed": seed,
+        "separation": separation,
+    }
+
+
+def weights(config: Config, policy: str, team: Checkpoint | None) -> dict[str, str]:
     """Return the checksum of each network that a planner uses, by the option or key that names it.
 
     Raises ConfigError if a predictor cannot be read.

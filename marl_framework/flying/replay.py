@@ -52,7 +52,7 @@ class Record:
     """Content of a record."""
 
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a replay needs besides; see `FlightRecorder`."""
+    """See `record.facts_of`."""
     items: dict[int, list[Item]] = field(default_factory=dict)
     """Recorded items by UAV, in order."""
     complete: bool = False
@@ -79,8 +79,8 @@ def read_record(path: Path) -> Record:
                             key: parse_yaml(text, str(path)) for key, text in facts.items()
                         }
                     case records.Channel():
-                        uav, topic = entry.topic.removeprefix("/uav").split("/")
-                        topics[entry.id] = int(uav) - 1, topic
+                        number, name = entry.topic.removeprefix("/uav").split("/")
+                        topics[entry.id] = int(number) - 1, name
                     case records.Message():
                         uav, topic = topics[entry.channel_id]
                         if topic in _REPLAYED:
@@ -177,7 +177,7 @@ def replay(path: Path, checkpoint: str | None = None) -> int:
     config = config_from_dict(facts["configuration"], f"configuration in {path}")
     name = checkpoint or facts["checkpoint"]
     team = None if name is None else find_checkpoint(name)
-    for key, checksum in weights(facts["policy"], config, team).items():
+    for key, checksum in weights(config, facts["policy"], team).items():
         if facts["weights"].get(key) != checksum:
             raise ConfigError(f"{key}: the weights are not those of {path}; give the same ones")
     world = make_world(MissionEnvironment(config, 1, "cpu", "test"), facts["seed"])

@@ -7,6 +7,7 @@ the east, y to the north, z up [m].
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from marl_framework.kernels.cells import area_pool, lattice_weights
 
-_MOST_CELLS = 100  # along a side of a drawn belief
+_MOST_CELLS = 128  # along a side of a drawn belief
 _UINT8 = 1  # foxglove.NumericType
 
 _NUMBER, _INTEGER, _TEXT = ({"type": name} for name in ("number", "integer", "string"))
@@ -76,7 +77,8 @@ def grid(belief: Tensor, cell: tuple[float, float]) -> dict[str, Any]:
     Larger maps are averaged onto fewer cells. `cell` is the size of a cell along x and y [m].
     """
     rows, cols = belief.shape
-    shape = min(rows, _MOST_CELLS), min(cols, _MOST_CELLS)
+    factor = math.ceil(max(rows, cols) / _MOST_CELLS)
+    shape = math.ceil(rows / factor), math.ceil(cols / factor)
     pooled = area_pool(belief, *lattice_weights((rows, cols), shape, belief.device))
     data = (pooled.clamp(0, 1) * 255).round().byte().mT.contiguous().cpu().numpy().tobytes()
     return {
