@@ -115,7 +115,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 def fly(
-    env: MissionEnvironment, team: str, student: Checkpoint, missions: int, seed: int
+    env: MissionEnvironment, team: str, student: Checkpoint | None, missions: int, seed: int
 ) -> dict[str, FlightRecord]:
     """Fly a team in all `WAYS`."""
     name = LEARNED if team == "student" else team
