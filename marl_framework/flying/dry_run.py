@@ -25,7 +25,7 @@ from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
 from marl_framework.flying.pilot import Phase, Pilot
 from marl_framework.flying.protocols import Radio
-from marl_framework.flying.record import Hardware, Wrap, unwrapped
+from marl_framework.flying.record import Hardware, Wrap
 from marl_framework.flying.simulated import (
     InProcessRadio,
     SimulatedCamera,
@@ -118,7 +118,7 @@ def make_pilots(
     log: Callable[[dict[str, Any]], None] = lambda entry: None,
     separation: float = 0.0,
     make_radio: MakeRadio = InProcessRadio,
-    wrap: Wrap = unwrapped,
+    wrap: Wrap = lambda uav, state, parts: parts,
 ) -> list[Pilot]:
     """Return a pilot for each UAV of a world, with simulated vehicles and cameras.
 

@@ -1,92 +1,86 @@
-"""Messages of a record that viewers draw: Foxglove's schemas, as JSON.
+"""What viewers draw of a flight: messages in Foxglove's schemas, as JSON.
 
-Fields and names follow https://docs.foxglove.dev/docs/sdk/schemas. The frame is the lattice: x to
-the east, y to the north, z up [m].
+Names and fields: https://docs.foxglove.dev/docs/sdk/schemas. The frame `lattice` has x to the east,
+y to the north and z up [m].
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from marl_framework.kernels.cells import area_pool, lattice_weights
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
 
 _MOST_CELLS = 128  # along a side of a drawn belief
 _UINT8 = 1  # foxglove.NumericType
-
-_NUMBER, _INTEGER, _TEXT = ({"type": name} for name in ("number", "integer", "string"))
-
-
-def _object(**fields: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": fields}
+_UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}
 
 
-def _list(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
+def _object(numbers: str, /, **fields: Any) -> dict[str, Any]:
+    of_numbers = {name: {"type": "number"} for name in numbers.split()}
+    return {"type": "object", "properties": of_numbers | fields}
 
 
-def _numbers(names: str) -> dict[str, Any]:
-    return _object(**dict.fromkeys(names, _NUMBER))
-
-
-_STAMP = {"timestamp": _object(sec=_INTEGER, nsec=_INTEGER), "frame_id": _TEXT}
-_POSE = _object(position=_numbers("xyz"), orientation=_numbers("xyzw"))
-_PACKED = _object(name=_TEXT, offset=_INTEGER, type=_INTEGER)
-_DATA = {"type": "string", "contentEncoding": "base64"}
+_STAMP = {"timestamp": _object("sec nsec"), "frame_id": {"type": "string"}}
+_POSE = _object("", position=_object("x y z"), orientation=_object("x y z w"))
+_PACKED = _object("offset type", name={"type": "string"})
+_GRID = {
+    "pose": _POSE,
+    "cell_size": _object("x y"),
+    "fields": {"type": "array", "items": _PACKED},
+    "data": {"type": "string", "contentEncoding": "base64"},
+}
 SCHEMAS = {
-    "log": ("flight.Entry", _object(time=_NUMBER, uav=_INTEGER, move=_INTEGER, event=_TEXT)),
-    "calls": ("flight.Call", _object(call=_TEXT, args=_list({}), result={})),
-    "position": ("foxglove.PoseInFrame", _object(**_STAMP, pose=_POSE)),
-    "way": ("foxglove.PosesInFrame", _object(**_STAMP, poses=_list(_POSE))),
+    "position": ("foxglove.PoseInFrame", _object("", **_STAMP, pose=_POSE)),
+    "way": (
+        "foxglove.PosesInFrame",
+        _object("", **_STAMP, poses={"type": "array", "items": _POSE}),
+    ),
     "belief": (
         "foxglove.Grid",
-        _object(
-            **_STAMP,
-            pose=_POSE,
-            column_count=_INTEGER,
-            cell_size=_numbers("xy"),
-            row_stride=_INTEGER,
-            cell_stride=_INTEGER,
-            fields=_list(_PACKED),
-            data=_DATA,
-        ),
+        _object("column_count row_stride cell_stride", **_STAMP, **_GRID),
     ),
 }
-"""Name and JSON schema of the messages of each topic in JSON."""
+"""Name and JSON schema of each drawn message, by topic."""
 
 
-def stamp(nanoseconds: int) -> dict[str, Any]:
-    """Return the fields that all drawn messages share."""
-    seconds, rest = divmod(nanoseconds, 10**9)
-    return {"timestamp": {"sec": seconds, "nsec": rest}, "frame_id": "lattice"}
-
-
-def pose(metres: Sequence[float]) -> dict[str, Any]:
-    """Return a pose without rotation at a point (x, y, z) [m]."""
-    position = dict(zip("xyz", metres, strict=True))
-    return {"position": position, "orientation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
-
-
-def grid(belief: Tensor, cell: tuple[float, float]) -> dict[str, Any]:
-    """Return a belief [R, C] as a grid of bytes, 255 = region of interest.
-
-    Larger maps are averaged onto fewer cells. `cell` is the size of a cell along x and y [m].
-    """
-    rows, cols = belief.shape
+def draw(
+    entry: Mapping[str, Any], uav: int, state: MissionState, env: MissionEnvironment, time: int
+) -> dict[str, dict[str, Any]]:
+    """Return the messages after a log entry of a UAV that knows `state`, by topic; `time` in ns."""
+    seconds, rest = divmod(time, 10**9)
+    stamp = {"timestamp": {"sec": seconds, "nsec": rest}, "frame_id": "lattice"}
+    here = _pose(env.lattice.metres(state.positions[0, uav]).tolist())
+    if entry["event"] == "decided":
+        there = _pose(env.lattice.metres(torch.tensor(entry["next"])).tolist())
+        return {"way": {**stamp, "poses": [here, there]}}
+    if entry["event"] != "fused":
+        return {}
+    rows, cols = env.camera.shape
     factor = math.ceil(max(rows, cols) / _MOST_CELLS)
     shape = math.ceil(rows / factor), math.ceil(cols / factor)
-    pooled = area_pool(belief, *lattice_weights((rows, cols), shape, belief.device))
-    data = (pooled.clamp(0, 1) * 255).round().byte().mT.contiguous().cpu().numpy().tobytes()
-    return {
-        "pose": pose((0.0, 0.0, 0.0)),
+    weights = lattice_weights((rows, cols), shape, state.beliefs.device)
+    averages = area_pool(state.beliefs[0, uav], *weights).clamp(0, 1)
+    data = (averages * 255).round().byte().mT.contiguous().cpu().numpy().tobytes()
+    sides = (rows / shape[0], cols / shape[1])
+    cell = [side * size for side, size in zip(sides, env.config.geometry.cell_size, strict=True)]
+    belief = {
+        "pose": _pose([0.0, 0.0, 0.0]),
         "column_count": shape[0],  # x runs along a row of the grid
-        "cell_size": {"x": rows * cell[0] / shape[0], "y": cols * cell[1] / shape[1]},
+        "cell_size": {"x": cell[0], "y": cell[1]},
         "row_stride": shape[0],
         "cell_stride": 1,
         "fields": [{"name": "belief", "offset": 0, "type": _UINT8}],
         "data": base64.b64encode(data).decode(),
     }
+    return {"position": {**stamp, "pose": here}, "belief": {**stamp, **belief}}
+
+
+def _pose(metres: list[float]) -> dict[str, Any]:
+    return {"position": dict(zip("xyz", metres, strict=True)), "orientation": _UPRIGHT}

@@ -26,7 +26,8 @@ from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.record import FlightRecorder, facts_of, recording
 from marl_framework.flying.replay import read_record, replay
 from marl_framework.flying.simulated import World
-from marl_framework.flying.views import grid
+from marl_framework.flying.views import draw
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import load_team
 from tests.flying.dry import SEED, config_of, maker, team
 from tests.teams import save_team
@@ -102,18 +103,18 @@ def test_fresh_pilots_repeat_a_flight(
     assert any(len(moment.heard) < 3 for moments in flown.moments for moment in moments)
     assert replay(path) == 0
     assert capsys.readouterr().out.endswith("equal: yes\n")
-    record = read_record(path)
-    assert record.complete
+    _, tapes, closed = read_record(path)
+    assert closed
     for uav in range(3):
-        found = record.items[uav]
-        log = [json.loads(item.data) for item in found if item.topic == "log"]
+        found = tapes[uav].items
+        log = [json.loads(data) for topic, data in found if topic == "log"]
         assert log == json.loads(json.dumps([entry for entry in entries if entry["uav"] == uav]))
-        sent = [item.data for item in found if item.topic == "sent"]
+        sent = [data for topic, data in found if topic == "sent"]
         assert sent == [data for data in world.sent if decode(data).envelope.sender == uav]
         heard = {
-            (decode(item.data).envelope.sender, decode(item.data).envelope.move)
-            for item in found
-            if item.topic == "heard" and isinstance(decode(item.data), Reading)
+            (decode(data).envelope.sender, decode(data).envelope.move)
+            for topic, data in found
+            if topic == "heard" and isinstance(decode(data), Reading)
         }
         moments = enumerate(flown.moments[uav])
         fused = {(j, move) for move, moment in moments for j in moment.heard if j != uav}
@@ -187,7 +188,7 @@ def test_damage_and_other_weights_are_refused(tmp_path: Path, recorded: Path) ->
     with pytest.raises(ConfigError, match="checksum"):
         replay(damaged)
     damaged.write_bytes(b"nothing" * 9)
-    with pytest.raises(ConfigError, match="not a record"):
+    with pytest.raises(ConfigError, match="not the record"):
         replay(damaged)
     path = tmp_path / "flight.mcap"
     flight(path, "learned")
@@ -220,9 +221,9 @@ def test_a_killed_process_leaves_a_record(
     root = Path(__file__).parents[2]
     killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=root)
     assert killed.returncode == -signal.SIGKILL
-    record = read_record(path)
-    assert not record.complete
-    sent = sum(item.topic == "sent" for found in record.items.values() for item in found)
+    _, tapes, closed = read_record(path)
+    assert not closed
+    sent = sum(topic == "sent" for tape in tapes.values() for topic, _ in tape.items)
     assert 36 <= sent <= 40
     assert replay(path) == 0
     assert "equal: yes" in capsys.readouterr().out
@@ -256,11 +257,12 @@ def test_a_disk_that_fills_ends_the_record_and_not_the_flight(
     assert fly(world, recorded).moments == fly(plain, pilots).moments
     recorder.close()
     said = capsys.readouterr().err
-    assert said == "warning: flight.mcap: No space left on device; the record ends here\n"
+    assert said == "warning: flight.mcap: No space left on device; the record of this flight ends\n"
     path = tmp_path / "flight.mcap"
     path.write_bytes(disk.written)
-    assert not read_record(path).complete
-    assert len(read_record(path).items) == 3
+    _, tapes, closed = read_record(path)
+    assert not closed
+    assert len(tapes) == 3
     assert replay(path) == 0
 
 
@@ -269,7 +271,10 @@ def test_a_full_disk_does_not_end_the_flight(
 ) -> None:
     (tmp_path / "full.mcap").symlink_to("/dev/full")
     flight(tmp_path / "full.mcap", "random")
-    assert capsys.readouterr().err.count("No space left on device; the record ends here") == 1
+    assert (
+        capsys.readouterr().err.count("No space left on device; the record of this flight ends")
+        == 1
+    )
     path = tmp_path / "flight" / "flight.mcap"
     path.mkdir(parents=True)
     flight(path, "random")
@@ -303,10 +308,14 @@ def test_viewers_see_positions_ways_and_beliefs(tmp_path: Path) -> None:
     assert np.abs(drawn / 255 - belief.T).max() <= 0.5 / 255 + 1e-6
 
 
-def test_a_large_belief_is_averaged() -> None:
-    belief = torch.rand(300, 150)
-    drawn = grid(belief, (0.5, 1.0))
-    data = np.frombuffer(base64.b64decode(drawn["data"]), np.uint8).reshape(50, 100)
-    averages = belief.reshape(100, 3, 50, 3).mean((1, 3)).numpy()
-    assert np.abs(data / 255 - averages.T).max() <= 0.5 / 255 + 1e-6
-    assert (drawn["column_count"], drawn["cell_size"]) == (100, {"x": 1.5, "y": 3.0})
+def test_a_large_belief_is_averaged(tmp_path: Path) -> None:
+    config = config_of(tmp_path, pixels=(57, 57))
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    state, (rows, cols) = env.empty_state(), env.camera.shape
+    assert rows == cols == 296
+    state.beliefs[:] = ((torch.arange(rows) + 0.5) / rows).unsqueeze(1)  # grows along x
+    drawn = draw({"event": "fused"}, 0, state, env, 0)["belief"]
+    data = np.frombuffer(base64.b64decode(drawn["data"]), np.uint8).reshape(99, 99)
+    expected = np.tile((np.arange(99) + 0.5) / 99, (99, 1))
+    assert data / 255 == pytest.approx(expected, abs=0.51 / 255)
+    assert drawn["cell_size"]["x"] * 99 == pytest.approx(rows * config.geometry.cell_size[0])
