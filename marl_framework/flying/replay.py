@@ -148,6 +148,8 @@ def read_record(path: Path) -> tuple[dict[str, Any], dict[int, Tape], bool]:
         raise ConfigError(f"--replay {path}: not the record of a flight") from error
     if facts.get("version") != VERSION:
         raise ConfigError(f"--replay {path}: not the record of a flight of version {VERSION}")
+    if not tapes:
+        raise ConfigError(f"--replay {path}: the record ended before the flight; use another one")
     return facts, tapes, closed
 
 

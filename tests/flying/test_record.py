@@ -190,6 +190,9 @@ def test_damage_and_other_weights_are_refused(tmp_path: Path, recorded: Path) ->
     damaged.write_bytes(b"nothing" * 9)
     with pytest.raises(ConfigError, match="not the record"):
         replay(damaged)
+    damaged.write_bytes(recorded.read_bytes()[:20_000])  # only the metadata
+    with pytest.raises(ConfigError, match="before the flight"):
+        replay(damaged)
     path = tmp_path / "flight.mcap"
     flight(path, "learned")
     config = config_of(tmp_path, **LOSSY)
