@@ -57,7 +57,7 @@ def deploy(
         warn_of_hazards(missions, config.deployment.separation)
         flights.draw(record, run.path, options.html)
 
-    return fly_into_run(config, device, options, flights.fly, write)
+    return fly_into_run(config, device, options, lambda _: flights.fly(), write)
 
 
 class UprightStreams(MissionStreams):

@@ -210,21 +210,21 @@ def fly_baseline(config: Config, device: torch.device, options: argparse.Namespa
         print(text, end="", flush=True)
         draw(records, results, run.path)
 
-    return fly_into_run(config, device, options, flights.fly, finish)
+    return fly_into_run(config, device, options, lambda _: flights.fly(), finish)
 
 
 def fly_into_run(
     config: Config,
     device: torch.device,
     options: argparse.Namespace,
-    fly: Callable[[], Flown],
+    fly: Callable[[RunFolder], Flown],
     write: Callable[[Flown, RunFolder, float], None],
 ) -> int:
     """Fly and write into a new run folder; return the exit code.
 
     If an error occurs before the summary is written, the folder is discarded. Options: `run_name`,
-    `archive_earlier`, and `check`, which only validates the configuration. `write` takes records,
-    run folder and duration [s], and writes data, summary and figures.
+    `archive_earlier`, and `check`, which only validates the configuration. `fly` takes the run
+    folder. `write` takes records, run folder and duration [s]; it writes data, summary, figures.
     """
     if options.check:
         print("the configuration is valid")
@@ -235,7 +235,7 @@ def fly_into_run(
     print(f"{describe_device(device)}\nrun folder: {run.path}", flush=True)
     try:
         start = time.perf_counter()
-        flown = fly()
+        flown = fly(run)
         write(flown, run, time.perf_counter() - start)
         run.write_status("finished")
     except BaseException as error:

@@ -24,7 +24,7 @@ from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
-from marl_framework.mission.state import ResetDraws, StepDraws
+from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
@@ -148,6 +148,85 @@ def _concatenate(*parts: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+class FlightLog:
+    """Collects what a `FlightRecord` holds, reading by reading, on the device.
+
+    Args:
+        env: environment of E missions.
+        start: draws for their start.
+        state: the missions at their start.
+        keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
+    """
+
+    def __init__(
+        self,
+        env: MissionEnvironment,
+        start: ResetDraws,
+        state: MissionState,
+        keep_maps: int | None = None,
+    ) -> None:
+        self._env, self._truth, self._kept = env, state.truth, keep_maps
+        self._boxes = env.obstacles.boxes(start.boxes, state.positions)
+        self._origins = env.terrain.window_origins(start.terrain)
+        self._places: list[Tensor] = []
+        self._actives: list[Tensor] = []
+        self._film: list[Tensor] = []
+        self._rounds: list[dict[str, Tensor]] = []
+        self._add_belief(torch.full_like(state.global_belief, env.config.mapping.prior))
+
+    def add(self, state: MissionState, active: Tensor) -> None:
+        """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
+        self._places.append(state.positions.clone())
+        self._actives.append(active)
+        self._belief = state.global_belief
+        self._add_belief(state.global_belief)
+
+    def _add_belief(self, belief: Tensor) -> None:
+        self._rounds.append(map_metrics(belief, self._truth))
+        self._film.append(belief[: self._kept].half())
+
+    def record(
+        self, planner: str, rewards: Tensor, absolutes: Tensor, seconds: float
+    ) -> FlightRecord:
+        """Return the record; see `FlightRecord` for returns [E] and planning time per move [s]."""
+        env, rounds = self._env, self._rounds
+        metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
+        readings = zip(self._places, self._actives, strict=True)
+        footprints = [env.camera.team_boxes(*reading)[..., :4] for reading in readings]
+        seen = torch.zeros_like(self._truth)
+        covered = [coverage(seen)]
+        for team_footprints in footprints:
+            for uav_footprints in team_footprints.unbind(1):  # avoids a tensor [E, N, R, C]
+                seen |= footprint_masks(uav_footprints, env.camera.shape)
+            covered.append(coverage(seen))
+        positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
+        path = env.lattice.metres(positions)
+        levels = torch.arange(env.lattice.shape[2], device=env.device)
+        at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
+        return FlightRecord(
+            planner=planner,
+            config=env.config,
+            metrics={**metrics, "coverage": torch.stack(covered, dim=1)},
+            episode_return=rewards,
+            absolute_return=absolutes,
+            path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
+            altitude_shares=at_levels.sum(dim=(1, 2), dtype=torch.float32)
+            / active.sum(dim=(1, 2)).unsqueeze(1),
+            positions=positions,
+            path=path,
+            footprints=torch.stack(footprints, dim=1),
+            active=active,
+            truth=self._truth[: self._kept].clone(),
+            belief=self._belief[: self._kept].clone(),
+            film=torch.stack(self._film, dim=1),
+            missions_per_batch=env.num_envs,
+            planning_seconds=[seconds],
+            window_origins=self._origins,
+            boxes=self._boxes,
+            zones=env.zones,
+        )
+
+
 @torch.no_grad()
 def fly(
     env: MissionEnvironment,
@@ -169,21 +248,8 @@ def fly(
     """
     start = (draws := draws or env).draw_reset()
     state = env.reset(start)
-    boxes = env.obstacles.boxes(start.boxes, state.positions)
-    timer = StageTimer(env.device)
-    places, actives, film, rounds = [], [], [], []
-
-    def add_round(belief: Tensor) -> None:
-        rounds.append(map_metrics(belief, state.truth))
-        film.append(belief[:keep_maps].half())
-
-    def add_reading(active: Tensor) -> None:
-        places.append(state.positions.clone())
-        actives.append(active)
-        add_round(state.global_belief)
-
-    add_round(torch.full_like(state.global_belief, env.config.mapping.prior))
-    add_reading(state.active.clone())
+    timer, log = StageTimer(env.device), FlightLog(env, start, state, keep_maps)
+    log.add(state, state.active.clone())
     rewards, absolutes, reward_config = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
         with timer("planning"):
@@ -193,42 +259,9 @@ def fly(
         rewards.append(result.reward)
         absolute = reward_config.absolute_scale * result.absolute + reward_config.absolute_offset
         absolutes.append(absolute * active.any(1))
-        add_reading(active)
-    metrics = {name: torch.stack([values[name] for values in rounds], dim=1) for name in rounds[0]}
-    readings = zip(places, actives, strict=True)
-    footprints = [env.camera.team_boxes(*reading)[..., :4] for reading in readings]
-    seen = torch.zeros_like(state.truth)
-    covered = [coverage(seen)]
-    for team_footprints in footprints:
-        for uav_footprints in team_footprints.unbind(1):  # avoids a tensor [E, N, R, C]
-            seen |= footprint_masks(uav_footprints, env.camera.shape)
-        covered.append(coverage(seen))
-    positions, active = torch.stack(places, dim=1), torch.stack(actives, dim=1)
-    path = env.lattice.metres(positions)
-    levels = torch.arange(env.lattice.shape[2], device=env.device)
-    at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
-    return FlightRecord(
-        planner=planner.name,
-        config=env.config,
-        metrics={**metrics, "coverage": torch.stack(covered, dim=1)},
-        episode_return=torch.stack(rewards).sum(0),
-        absolute_return=torch.stack(absolutes).sum(0),
-        path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
-        altitude_shares=at_levels.sum(dim=(1, 2), dtype=torch.float32)
-        / active.sum(dim=(1, 2)).unsqueeze(1),
-        positions=positions,
-        path=path,
-        footprints=torch.stack(footprints, dim=1),
-        active=active,
-        truth=state.truth[:keep_maps].clone(),
-        belief=state.global_belief[:keep_maps].clone(),
-        film=torch.stack(film, dim=1),
-        missions_per_batch=env.num_envs,
-        planning_seconds=[timer.seconds()["planning"] / env.episode_length],
-        window_origins=env.terrain.window_origins(start.terrain),
-        boxes=boxes,
-        zones=env.zones,
-    )
+        log.add(state, active)
+    returns = torch.stack(rewards).sum(0), torch.stack(absolutes).sum(0)
+    return log.record(planner.name, *returns, timer.seconds()["planning"] / env.episode_length)
 
 
 def evaluate(

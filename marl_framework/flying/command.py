@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
+from marl_framework.evaluation.mission_page import write_page
 from marl_framework.flying.dry_run import (
     DryFlight,
     check_supported,
@@ -21,15 +21,16 @@ from marl_framework.flying.dry_run import (
     simulate,
 )
 from marl_framework.flying.pilot import Pilot
+from marl_framework.flying.record import facts_of, recording
+from marl_framework.flying.survey import area_place, write_belief
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
-from marl_framework.runs.files import atomic_file
 from marl_framework.runs.folder import RunFolder
 
-RECORD = "decisions.jsonl"
-Record = list[dict[str, Any]]
+RECORD = "flight.mcap"
+Entries = list[dict[str, Any]]
 
 
 def dry_run(
@@ -37,31 +38,44 @@ def dry_run(
 ) -> int:
     """Fly a team of pilots on simulated vehicles; return the exit code.
 
-    `options` needs `policy`, `seed`, `separation` and `run_name`. Raises ConfigError if the planner
-    or the mission is not supported.
+    `options` needs `policy`, `seed`, `separation`, `html` and `run_name`. Raises ConfigError if the
+    planner or the mission is not supported.
     """
     check_supported(config)
-    environment, record = MissionEnvironment(config, 1, device, "test"), Record()
+    area_place(config)
+    environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
 
     def make(own: MissionEnvironment) -> Planner:
         return make_planner(options.policy, own, checkpoint)
 
     planner, world = make(environment), make_world(environment, options.seed)
-    pilots = make_pilots(world, make, options.seed, record.append, options.separation)
+    facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
 
-    def both() -> tuple[DryFlight, DryFlight]:
-        return fly(world, pilots), simulate(world, planner, options.seed)
+    def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
+        with recording(run.path / RECORD, facts, environment) as wrap:
+            pilots = make_pilots(
+                world, make, options.seed, entries.append, options.separation, wrap=wrap
+            )
+            flown = fly(world, pilots)
+        return pilots, flown, simulate(world, planner, options.seed)
 
-    def write(flights: tuple[DryFlight, DryFlight], run: RunFolder, seconds: float) -> None:
-        flown, simulated = flights
+    def write(
+        flights: tuple[list[Pilot], DryFlight, DryFlight], run: RunFolder, seconds: float
+    ) -> None:
+        pilots, flown, simulated = flights
         difference = first_difference(flown, simulated)
-        with atomic_file(run.path / RECORD) as file:
-            file.writelines(json.dumps(entry).encode() + b"\n" for entry in record)
+        tracks = [[moment.place for moment in moments] for moments in flown.moments]
+        write_belief(flown.belief, tracks, environment, run.path / "team")
+        for uav, pilot in enumerate(pilots):
+            belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{uav + 1}"
+            write_belief(belief, tracks[uav : uav + 1], environment, folder)
+        if options.html:
+            write_page({planner.name: flown.record}, 0, run.path / "mission.html")
         results = {
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,
             "seed": options.seed,
-            "uavs": [_summary(pilot, flown, record, uav) for uav, pilot in enumerate(pilots)],
+            "uavs": [_summary(pilot, flown, entries, uav) for uav, pilot in enumerate(pilots)],
             "team": {"roi_entropy": flown.roi_entropy, "f1": flown.f1},
             "simulator": {"roi_entropy": simulated.roi_entropy, "f1": simulated.f1},
             "first_difference": difference,
@@ -74,8 +88,8 @@ def dry_run(
     return fly_into_run(config, device, options, both, write)
 
 
-def _summary(pilot: Pilot, flown: DryFlight, record: Record, uav: int) -> dict[str, Any]:
-    own = [entry for entry in record if entry["uav"] == uav]
+def _summary(pilot: Pilot, flown: DryFlight, entries: Entries, uav: int) -> dict[str, Any]:
+    own = [entry for entry in entries if entry["uav"] == uav]
     moments = flown.moments[uav]
     return {
         "moves": pilot.move,

@@ -6,7 +6,7 @@ import itertools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,20 +17,24 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.deployment.schedule import leg_seconds, transit_altitude
-from marl_framework.evaluation.flight import MissionStreams, planner_generator
-from marl_framework.evaluation.metrics import roi_entropy
+from marl_framework.evaluation.flight import (
+    FlightLog,
+    FlightRecord,
+    MissionStreams,
+    planner_generator,
+)
 from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading, decode
-from marl_framework.flying.pilot import Phase, Pilot
-from marl_framework.flying.protocols import Hardware
+from marl_framework.flying.pilot import Pilot
+from marl_framework.flying.protocols import Hardware, Log
+from marl_framework.flying.record import Wrap
 from marl_framework.flying.simulated import World, blank_state, simulated_hardware
-from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
 
-Equip = Callable[[World, int], Hardware]
+Equip = Callable[[World, int, Log], Hardware]
 _FIXED = {
     "experiment.constraints.budget": "one number",
     "experiment.constraints.cost.limit": "null",
@@ -59,12 +63,23 @@ class DryFlight:
 
     moments: list[list[Moment]]
     """What each UAV knows after each reading, by UAV and move."""
-    belief: Tensor
-    """Belief from the readings of all UAVs, [R, C]."""
-    roi_entropy: float
-    """Entropy in the region of interest of `belief` [bit per cell]; see `metrics.roi_entropy`."""
-    f1: float
-    """F1 of `belief`."""
+    record: FlightRecord
+    """The mission as evaluations record it, without returns."""
+
+    @property
+    def belief(self) -> Tensor:
+        """Belief from the readings of all UAVs, [R, C]."""
+        return self.record.belief[0]
+
+    @property
+    def roi_entropy(self) -> float:
+        """Entropy in the region of interest of `belief` [bit per cell]."""
+        return float(self.record.metrics["roi_entropy"][0, -1])
+
+    @property
+    def f1(self) -> float:
+        """F1 of `belief`."""
+        return float(self.record.metrics["f1"][0, -1])
 
 
 def check_supported(config: Config) -> None:
@@ -95,32 +110,28 @@ def make_pilots(
     world: World,
     make_planner: MakePlanner,
     seed: int,
-    log: Callable[[dict[str, Any]], None] = lambda entry: None,
+    log: Log = lambda entry: None,
     separation: float = 0.0,
     equip: Equip = simulated_hardware,
+    wrap: Wrap = lambda uav, state, hardware: hardware,
 ) -> list[Pilot]:
-    """Return a pilot for each UAV of a world, with simulated vehicles and cameras.
+    """Return a pilot for each UAV of a world, with the hardware that `equip` returns.
 
-    Raises ConfigError if two UAVs start closer than `separation` [m].
+    `wrap` may replace the hardware of each UAV, as `record.FlightRecorder.wrap` does. Raises
+    ConfigError if two UAVs start closer than `separation` [m].
     """
     env = world.environment
     check_starts(world, separation)
     mission, seconds = mission_number(env.config, seed), return_seconds(env)
-    return [
-        Pilot(
-            uav,
-            env,
-            make_planner,
-            blank_state(env, world.start),
-            mission,
-            equip(world, uav),
-            planner_generator(env, seed),
-            separation,
-            seconds,
-            log,
+
+    def make_pilot(uav: int) -> Pilot:
+        state, generator = blank_state(env, world.start), planner_generator(env, seed)
+        hardware = wrap(uav, state, equip(world, uav, log))
+        return Pilot(
+            uav, env, make_planner, state, mission, hardware, generator, separation, seconds
         )
-        for uav in range(env.n_agents)
-    ]
+
+    return [make_pilot(uav) for uav in range(env.n_agents)]
 
 
 def return_seconds(environment: MissionEnvironment) -> float:
@@ -154,7 +165,7 @@ def mission_number(config: Config, seed: int) -> int:
 def fly(world: World, pilots: list[Pilot]) -> DryFlight:
     """Fly all pilots to the end of the mission."""
     moments: list[list[Moment]] = [[] for _ in pilots]
-    while any(pilot.phase is not Phase.DONE for pilot in pilots):
+    while not all(pilot.over for pilot in pilots):
         busy = False
         for uav, pilot in enumerate(pilots):
             busy |= pilot.advance()
@@ -162,44 +173,53 @@ def fly(world: World, pilots: list[Pilot]) -> DryFlight:
                 moments[uav].append(_moment(pilot.knowledge.state, uav))
         if not busy:
             world.clock.advance(_TICK)
-    belief = team_belief(world)
-    return _flown(world, moments, belief)
+    return DryFlight(moments, team_record(world))
 
 
 def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
     """Fly the mission of a world in the simulator."""
     env = world.environment
     generator, state = planner_generator(env, seed), env.reset(world.reset)
-    uavs = range(env.n_agents)
+    log, uavs = FlightLog(env, world.reset, state), range(env.n_agents)
+    log.add(state, state.active.clone())
     moments = [[_moment(state, uav)] for uav in uavs]
     for draws in world.steps:
         with torch.no_grad():
             actions = planner.act(state, generator).actions
         env.step(state, actions, draws)
+        log.add(state, state.active.clone())
         for uav in uavs:
             moments[uav].append(_moment(state, uav))
-    return _flown(world, moments, state.global_belief[0])
+    return DryFlight(moments, _without_returns(log, "simulator"))
 
 
-def team_belief(world: World) -> Tensor:
-    """Return the belief from all readings that were sent in a world, [R, C]."""
+def team_record(world: World) -> FlightRecord:
+    """Return the record of a mission, with all readings that were sent in its world."""
     env = world.environment
     state, readings = env.empty_state(), {}
+    log = FlightLog(env, world.reset, world.start)
+    state.positions.copy_(world.start.positions)
     for message in map(decode, world.sent):
         if isinstance(message, Reading):
             readings[message.envelope.move, message.envelope.sender] = message
     for move in range(env.episode_length + 1):
-        frames = torch.zeros(1, env.n_agents, dtype=torch.bool)
+        frames, taken = torch.zeros(2, 1, env.n_agents, dtype=torch.bool)
         state.readings.zero_()
         for uav in range(env.n_agents):
             reading = readings.get((move, uav))
             if reading is not None and fits(env.camera, reading.place, reading.bits):
                 state.positions[0, uav] = torch.tensor(reading.place)
                 state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
-                frames[0, uav] = bool(reading.bits.size)
+                frames[0, uav], taken[0, uav] = bool(reading.bits.size), True
         view = env.fusion.view(state, frames.new_ones(1), frames)
         env.fusion.fuse_global(state, view, None if move else env.config.mapping.prior)
-    return state.global_belief[0]
+        log.add(state, taken)
+    return _without_returns(log, "team")
+
+
+def _without_returns(log: FlightLog, name: str) -> FlightRecord:
+    unknown = torch.full((1,), torch.nan)
+    return log.record(name, unknown, unknown, 0.0)
 
 
 def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
@@ -223,8 +243,3 @@ def _moment(state: MissionState, uav: int) -> Moment:
 
 def _checksum(*maps: Tensor) -> int:
     return zlib.crc32(b"".join(values.numpy().tobytes() for values in maps))
-
-
-def _flown(world: World, moments: list[list[Moment]], belief: Tensor) -> DryFlight:
-    maps = belief.unsqueeze(0), world.start.truth
-    return DryFlight(moments, belief, float(roi_entropy(*maps)), float(f1(*maps)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marl_framework.command_line import (
@@ -34,6 +35,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     text = "fly the whole team here, on simulated vehicles, and compare it with the simulator"
     add("--dry-run", action="store_true", help=text)
+    text = "check that fresh pilots decide as in a record, such as runs/today/flight.mcap"
+    add("--replay", metavar="FILE", help=text)
     add_checkpoint(parser)
     names = [name for name in PLANNER_NAMES if name != "oracle"]
     text = f"planner: {', '.join(names)}, or your own as module.Class (default: {LEARNED})"
@@ -45,6 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=SEED, metavar="N", help=text)
     text = "refuse moves that come closer to another UAV's way [m] (default: 0, no such limit)"
     add("--separation", type=float, default=0.0, metavar="M", help=text)
+    text = "also write a page to watch the flight on"
+    add("--html", action="store_true", help=text)
     text = "folder of this flight in logging.directory (default: title and time)"
     add("--run-name", metavar="NAME", help=text)
     return parser
@@ -63,8 +68,11 @@ def _run(options: argparse.Namespace) -> int:
     import torch
 
     from marl_framework.flying.command import dry_run
+    from marl_framework.flying.replay import replay
 
     loaded()
+    if options.replay is not None:
+        return replay(Path(options.replay), options.checkpoint)
     config, checkpoint = _configuration(options)
     return dry_run(config, torch.device("cpu"), checkpoint, options)
 
@@ -81,6 +89,9 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
 
 def _check(options: argparse.Namespace) -> None:
     """Check all options before PyTorch loads."""
+    if options.replay is not None:
+        _check_replay(options)
+        return
     if not options.dry_run:
         raise ConfigError("--dry-run is missing; only simulated vehicles are supported so far")
     if options.policy == "oracle":
@@ -100,6 +111,13 @@ def _check(options: argparse.Namespace) -> None:
         checkpoint_file(options.checkpoint)
     if options.config is not None:
         resolve_config_path(options.config)
+
+
+def _check_replay(options: argparse.Namespace) -> None:
+    if options.dry_run:
+        raise ConfigError("--replay flies nothing; omit --dry-run")
+    if not Path(options.replay).is_file():
+        raise ConfigError(f"--replay {options.replay}: no such file; give a flight.mcap")
 
 
 def command() -> int:

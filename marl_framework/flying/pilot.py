@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -23,12 +24,11 @@ from marl_framework.flying.messages import (
     encode,
 )
 from marl_framework.flying.peers import GRACE, Peers
-from marl_framework.flying.protocols import Hardware
+from marl_framework.flying.protocols import Hardware, Status
 from marl_framework.flying.safety import Way, vehicle_problem
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 
-Log = Callable[[dict[str, Any]], None]
 _HEARTBEAT = 1.0  # longest time between two positions [s]
 
 
@@ -69,11 +69,10 @@ class Pilot:
         make_planner: creates the planner from an environment.
         state: what the UAV knows at the start; the pilot updates it.
         mission: number of the mission, the same for the team.
-        hardware: vehicle, camera, radio and clock of the UAV.
+        hardware: hardware of the UAV, and what takes the entries of its record.
         generator: random generator of the planner, seeded alike for the team.
         separation: see `safety.Rules`.
         return_seconds: upper bound of the time of a return, the same for the team [s].
-        log: takes each entry of the record.
 
     Attributes:
         phase: what the pilot is doing.
@@ -97,12 +96,11 @@ class Pilot:
         generator: torch.Generator,
         separation: float,
         return_seconds: float,
-        log: Log = lambda entry: None,
     ) -> None:
         team, limits = environment.n_agents, environment.config.flying
         self._uav, self._mission, self._limits = uav, mission, limits
         self._others = [j for j in range(team) if j != uav]
-        self._vehicle, self._camera, self._radio, self._clock = hardware
+        self._vehicle, self._camera, self._radio, self._clock, self._log_entry = hardware
         self._decider = Decider(uav, environment, make_planner, generator, separation)
         self.knowledge = Knowledge(uav, environment, state)
         self._last_move = environment.episode_length
@@ -111,11 +109,9 @@ class Pilot:
         self.phase, self.move, self.place = Phase.WAITING, 0, self.knowledge.place(uav)
         self.goal: Place | None = None
         self.end: str | None = None
-        self._status = self._vehicle.status()
-        self._log_entry, self._number, self._last_beat = log, 0, -_HEARTBEAT
-        self._since = (
-            self._clock.now()
-        )  # start of what is waited for: a frame, the end of a hold, a turn
+        self._status = Status(0.0, None, 1.0, landed=True)
+        self._number, self._last_beat = 0, -math.inf
+        self._since = 0.0  # start of what is waited for: a frame, the end of a hold, or a turn
         self._held, self._aborts, self._missed = "", False, 0
         self._steps = {
             Phase.WAITING: self._wait,
@@ -129,15 +125,20 @@ class Pilot:
 
     def advance(self) -> bool:
         """Do what can be done now; return whether anything was done."""
-        if self.phase is Phase.DONE:
-            return False
-        self._listen()
-        self._status, before = self._vehicle.status(), self.phase
-        if self.phase in _OFF_MISSION or self._is_safe():
-            self._steps[self.phase]()
-        if self.phase is not Phase.DONE and self._clock.now() >= self._last_beat + _HEARTBEAT:
-            self._send_position()
+        before = self.phase
+        if before is not Phase.DONE:
+            self._listen()
+            self._status = self._vehicle.status()
+            if before in _OFF_MISSION or self._is_safe():
+                self._steps[self.phase]()
+            if self._clock.now() >= self._last_beat + _HEARTBEAT and not self.over:
+                self._send_position()
         return self.phase is not before
+
+    @property
+    def over(self) -> bool:
+        """Whether the flight has ended."""
+        return self.phase is Phase.DONE
 
     def abort(self, reason: str) -> None:
         """End the mission for the whole team: all UAVs return."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from marl_framework.flying.messages import Bits, Place
 
@@ -82,6 +83,10 @@ class Clock(Protocol):
         ...
 
 
+Log = Callable[[dict[str, Any]], None]
+"""Takes an entry of the record."""
+
+
 class Hardware(NamedTuple):
     """What a pilot uses of a UAV."""
 
@@ -89,3 +94,4 @@ class Hardware(NamedTuple):
     camera: Camera
     radio: Radio
     clock: Clock
+    log: Log

@@ -10,7 +10,7 @@ from marl_framework.config.mission import DeploymentConfig
 from marl_framework.deployment.schedule import leg_seconds, transit_altitude
 from marl_framework.flying.frames import cut
 from marl_framework.flying.messages import Bits, Message, Place, Position, decode
-from marl_framework.flying.protocols import Clock, Hardware, Status
+from marl_framework.flying.protocols import Clock, Hardware, Log, Status
 from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -74,7 +74,7 @@ class SimulatedVehicle:
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest; see `Vehicle`."""
-        return self._clock.now() >= self._times[-1]
+        return bool(self._clock.now() >= self._times[-1])
 
     def status(self) -> Status:
         """Return the position without error, and a full battery; see `Vehicle`."""
@@ -209,14 +209,15 @@ class InProcessRadio:
         return isinstance(message, Position) or self._world.hears(self._uav, message)
 
 
-def simulated_hardware(world: World, uav: int) -> Hardware:
+def simulated_hardware(world: World, uav: int, log: Log) -> Hardware:
     """Return the hardware of a UAV in a world; its pad lies south of the area."""
     env = world.environment
     settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
     pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
     level = transit_altitude(uav, top, settings)
     vehicle = SimulatedVehicle(pad, level, env.lattice, settings, world.clock)
-    return Hardware(vehicle, SimulatedCamera(world, uav), InProcessRadio(world, uav), world.clock)
+    camera, radio = SimulatedCamera(world, uav), InProcessRadio(world, uav)
+    return Hardware(vehicle, camera, radio, world.clock, log)
 
 
 def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:

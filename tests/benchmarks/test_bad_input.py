@@ -24,6 +24,7 @@ SHARED = [
 OWN = {
     "learning.ablation": ["--variants best", "--seeds 3,x", "--set evaluation.interval=0"],
     "learning.algorithms": ["--algorithms qmix", "--worlds moon", "--development-seeds 3"],
+    "learning.adaptive": ["--terrains moon", "--teams nobody", "--missions 1"],
     "learning.no_fly": ["--variants wall"],
     "learning.predicted": ["--predictors runs/x"],
     "learning.sample_reuse": ["--kl-limit -1", "--passes 0", "--seeds 0"],

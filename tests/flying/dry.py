@@ -7,9 +7,10 @@ from typing import Any
 
 from marl_framework.config.model import Config
 from marl_framework.flying.decision import MakePlanner
-from marl_framework.flying.dry_run import make_pilots, make_world
+from marl_framework.flying.dry_run import Equip, make_pilots, make_world
 from marl_framework.flying.pilot import Pilot
-from marl_framework.flying.simulated import World
+from marl_framework.flying.protocols import Hardware, Log
+from marl_framework.flying.simulated import InProcessRadio, World, simulated_hardware
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
@@ -49,3 +50,12 @@ def team(
     record: list[dict[str, Any]] = []
     world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
     return world, make_pilots(world, make, seed, record.append, **options), record
+
+
+def equipped_with(make_radio: type[InProcessRadio]) -> Equip:
+    """Return simulated hardware with another radio."""
+
+    def equip(world: World, uav: int, log: Log) -> Hardware:
+        return simulated_hardware(world, uav, log)._replace(radio=make_radio(world, uav))
+
+    return equip

@@ -15,7 +15,7 @@ from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.dry_run import make_pilots, return_seconds
 from marl_framework.flying.messages import Bits, Place, decode
 from marl_framework.flying.pilot import Phase
-from marl_framework.flying.protocols import Camera, Hardware, Radio, Status
+from marl_framework.flying.protocols import Camera, Hardware, Log, Radio, Status
 from marl_framework.flying.simulated import SimulatedVehicle, World, simulated_hardware
 
 TICK = 0.25
@@ -137,8 +137,8 @@ class Flight:
         self._top = transit_altitude(len(starts) - 1, float(metres[2]), settings)
         self._deaths: dict[int, float] = {}
 
-    def _equip(self, world: World, uav: int) -> Hardware:
-        vehicle, camera, radio, _ = simulated_hardware(world, uav)
+    def _equip(self, world: World, uav: int, log: Log) -> Hardware:
+        vehicle, camera, radio, *_ = simulated_hardware(world, uav, log)
         assert isinstance(vehicle, SimulatedVehicle)
         faults, clock = self.faults[uav], FaultyClock(world, self.faults[uav])
         self.vehicles.append(vehicle)
@@ -147,6 +147,7 @@ class Flight:
             FaultyCamera(camera, faults),
             FaultyRadio(radio, world, uav, self.faults),
             clock,
+            log,
         )
 
     @property

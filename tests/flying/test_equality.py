@@ -44,6 +44,8 @@ def test_pilots_fly_as_the_simulator(tmp_path: Path, policy: str, agents: int, w
     flown, simulated, pilots = both(tmp_path, policy, agents=agents, **WORLDS[world])
     assert first_difference(flown, simulated) is None
     assert (flown.roi_entropy, flown.f1) == (simulated.roi_entropy, simulated.f1)
+    for name in ("positions", "active", "footprints", "film"):
+        assert torch.equal(getattr(flown.record, name), getattr(simulated.record, name))
     assert [pilot.inbox.dropped.total() for pilot in pilots] == agents * [0]
     heard = {len(moment.heard) for moments in flown.moments for moment in moments}
     assert heard == {agents} if world == "calm" else len(heard) > 1

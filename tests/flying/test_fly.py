@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from marl_framework.flying.options import main
+from marl_framework.mission.terrains.geotiff import read_geotiff
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -24,14 +27,47 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert results["first_difference"] is None
     assert results["team"] == results["simulator"]
     assert [uav["moves"] for uav in results["uavs"]] == [5, 5, 5]
-    record = [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
-    assert len(record) == 3 * (6 + 5)
-    for uav in range(3):
-        own = [entry for entry in record if entry["uav"] == uav]
-        places = [entry["place"] for entry in own if entry["event"] == "fused"]
-        goals = [entry["next"] for entry in own if entry["event"] == "decided"]
-        assert places[1:] == goals
+    for uav, of_uav in enumerate(results["uavs"]):
         assert printed.count(f"UAV {uav + 1}: 5 moves") == 1
+        belief = np.load(run / f"uav_{uav + 1}" / "belief.npy")
+        assert 0 <= belief.min() < 0.5 < belief.max() <= 1
+        rows = (run / f"uav_{uav + 1}" / "waypoints.csv").read_text().splitlines()
+        metres = [5.0 * index for index in of_uav["end"]]
+        assert [float(cell) for cell in rows[-1].split(",")[2:]] == [*metres[:2], metres[2] + 5]
+    assert (run / "team" / "belief.tiff").exists()
+    assert not (run / "mission.html").exists()
+
+
+def test_a_flight_is_replayed_and_watched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("mcap")
+    pytest.importorskip("rasterio")
+    team = save_team(tmp_path / "team.pt", small_config())
+    words = ["--dry-run", "--checkpoint", str(team), "--run-name", "today", "--html"]
+    words += ["--set", "deployment.origin=[47.1,8.2]"]
+    assert main([*words, "--set", f"logging.directory={tmp_path}"]) == 0
+    run = tmp_path / "today"
+    assert "<title>Mission 0: learned" in (run / "mission.html").read_text()
+    place = read_geotiff(run / "team" / "belief.tif", "belief.tif", None, None)[2]
+    assert place is not None
+    assert place.degrees(np.zeros((1, 2)))[0] == pytest.approx([8.2, 47.1])
+    capsys.readouterr()
+    record = str(run / "flight.mcap")
+    assert main(["--replay", record]) == 0
+    assert capsys.readouterr().out.endswith("equal: yes\n")
+    team.rename(tmp_path / "moved.pt")
+    assert main(["--replay", record, "--checkpoint", str(tmp_path / "moved.pt")]) == 0
+
+
+def test_a_flight_needs_no_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    words = [*GAIN, "--run-name", "today", "--set", f"logging.directory={tmp_path}"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "equal: yes" in told.out
+    assert "no record of this flight; pip install 'marl_framework[fly]'" in told.err
+    assert not (tmp_path / "today" / "flight.mcap").exists()
 
 
 GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.yaml")
@@ -41,6 +77,9 @@ GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.ya
     ("words", "named"),
     [
         (GAIN[1:], "--dry-run"),
+        (("--replay", "missing.mcap"), "missing.mcap"),
+        (("--replay", __file__), "test_fly.py"),
+        (("--replay", __file__, "--dry-run"), "--dry-run"),
         (("--dry-run",), "--checkpoint"),
         (("--dry-run", "--policy", "oracle"), "--policy"),
         (("--dry-run", "--policy", "nobody"), "--policy"),

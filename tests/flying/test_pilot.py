@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from marl_framework.deployment.hazards import segment_distances
-from marl_framework.flying.dry_run import Equip, fly, make_world
+from marl_framework.flying.dry_run import fly, make_world
 from marl_framework.flying.messages import Position, Reading, decode, encode
 from marl_framework.flying.pilot import Phase
-from marl_framework.flying.simulated import InProcessRadio, simulated_hardware
+from marl_framework.flying.simulated import InProcessRadio
 from marl_framework.mission.environment import MissionEnvironment
-from tests.flying.dry import NOMINAL, SEED, config_of, maker, team
+from tests.flying.dry import NOMINAL, SEED, config_of, equipped_with, maker, team
 from tests.flying.faults import Flight
 
 EVERYBODY = {"uav": {"communication_range": float("inf")}}
@@ -34,11 +34,6 @@ class BadRadio(InProcessRadio):
             other = encode(type(message)(foreign, *list(vars(message).values())[1:]))
             received += [data, data[:-1], other, data]
         return received
-
-
-def equipped_with(make_radio: type[InProcessRadio]) -> Equip:
-    """Return simulated hardware with another radio."""
-    return lambda world, uav: simulated_hardware(world, uav)._replace(radio=make_radio(world, uav))
 
 
 def flight(tmp_path: Path, **options: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,9 @@ from tests.flying.faults import Faults, Flight
 
 SEPARATION = 5.0
 _LONGEST = 7200.0  # simulated time after which a flight counts as stuck [s]
+
+
+Values = dict[str, Any]
 
 
 class Outcome(NamedTuple):
@@ -91,11 +94,11 @@ def _draw_events(rng: random.Random, team: int) -> Iterator[Event]:
         name = rng.choice(list(_FAULTS))
         values = _FAULTS[name](rng, team)
 
-        def begin(flight: Flight, uav: int = uav, values: dict = values) -> None:
+        def begin(flight: Flight, uav: int = uav, values: Values = values) -> None:
             for key, value in values.items():
                 setattr(flight.faults[uav], key, value)
 
-        def cease(flight: Flight, uav: int = uav, values: dict = values) -> None:
+        def cease(flight: Flight, uav: int = uav, values: Values = values) -> None:
             faults, normal = flight.faults[uav], Faults(latency=flight.faults[uav].latency)
             for key in values.keys() - {"dead", "controlled", "battery"}:
                 setattr(faults, key, getattr(normal, key))
@@ -108,7 +111,7 @@ def _draw_events(rng: random.Random, team: int) -> Iterator[Event]:
         yield Event(rng.uniform(0, 250), "abort", lambda flight: _abort(flight, rng))
 
 
-_FAULTS: dict[str, Callable[[random.Random, int], dict]] = {
+_FAULTS: dict[str, Callable[[random.Random, int], Values]] = {
     "position jumps": lambda rng, team: {
         "jump": (rng.choice([-20.0, 20.0]), rng.choice([0.0, -20.0, 20.0]))
     },
