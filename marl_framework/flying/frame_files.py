@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 
 from marl_framework.config.errors import ConfigError
@@ -74,7 +73,7 @@ class Frame(NamedTuple):
         ends = np.array([(longitude, latitude), (longitude, latitude + _NORTH)])
         try:
             (x, y), (north_x, north_y) = place.metres(ends).tolist()
-        except ValueError:
+        except Exception:  # PROJ has errors of its own, and the UAV must fly on
             raise UnusableFrameError("outside the map's coordinate system") from None
         meridian = math.degrees(math.atan2(north_x - x, north_y - y))
         return Pose(x, y, altitude, roll, pitch, yaw + meridian)
@@ -122,7 +121,7 @@ def _read_facts(path: Path) -> dict[str, float]:
         content: Any = json.loads(path.read_bytes())
         names = ("x", "y") if "x" in content else ("latitude", "longitude")
         facts = {name: float(content[name]) for name in ("time", *names, "altitude", *_ATTITUDE)}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):
         raise UnusableFrameError("incomplete JSON") from None
     if not all(map(math.isfinite, facts.values())):
         raise UnusableFrameError("incomplete JSON")
@@ -132,12 +131,13 @@ def _read_facts(path: Path) -> dict[str, float]:
 def read_image(path: Path) -> Array:
     """Return an image as [row, column, band], red first. Raises UnusableFrameError."""
     try:
-        image = np.load(path) if path.suffix == ".npy" else decode_image(path)
-    except (OSError, ValueError):
+        image: Any = np.load(path) if path.suffix == ".npy" else decode_image(path)
+    except Exception:  # readers may raise anything for a damaged file
         image = None
-    if image is None or image.ndim not in (2, 3) or not image.size or image.dtype.kind not in "uif":
+    if not isinstance(image, np.ndarray) or image.ndim not in (2, 3) or not image.size:
         raise UnusableFrameError("unreadable image")
-    if path.suffix != ".npy" and image.ndim == 3 and image.shape[2] in (3, 4):
-        codes = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
-        image = cv2.cvtColor(image, codes[image.shape[2]])
-    return image.reshape(*image.shape[:2], -1)
+    if image.dtype.kind not in "uif":
+        raise UnusableFrameError("unreadable image")
+    bands = image.reshape(*image.shape[:2], -1)
+    swapped = path.suffix != ".npy" and bands.shape[2] >= 3
+    return bands[..., [2, 1, 0, *range(3, bands.shape[2])]] if swapped else bands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from copy import copy
@@ -37,7 +38,7 @@ from marl_framework.flying.simulated import SimulatedClock, World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import Place, place_at
 from tests.flying.dry import SEED, config_of, maker
-from tests.flying.rendering import render, save, world_to_camera
+from tests.flying.rendering import HIGH, LOW, render, save, world_to_camera
 from tests.small import small_config
 
 PLACE = (3, 3, 1)
@@ -116,6 +117,27 @@ def test_readings_of_all_resolutions(pixels: int) -> None:
     assert same[cells].any()
     assert not wrong[same[cells]].any()
     assert wrong.mean() < 0.2
+
+
+def test_a_cell_is_the_mean_of_its_pixels() -> None:
+    config, pose = config_with(), Pose(15.3, 14.8, 10.2, 4.0, -3.0, 33.0)
+    image = image_of(config, pose, (640, 640))
+    noise = np.random.default_rng(0).random(image.shape) < 0.25
+    image[noise] = HIGH + LOW - image[noise]
+    bits, cells, _ = read(config, pose, image, PLACE)
+    assert np.mean(bits != random_map(config)[cells]) < 0.01  # a single pixel errs in 25 %
+
+
+def test_readings_of_cells_that_are_not_square() -> None:
+    config = small_config(pixels=(12, 20), dims=(30.0, 20.0), flying={"camera": {"angle": 100.0}})
+    environment, place = MissionEnvironment(config, 1, "cpu", "test"), (2, 3, 1)
+    pose = Pose(9.7, 15.4, 10.1, 3.0, -2.0, 200.0)
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder), "frame", image_of(config, pose), pose, 0.0)
+        bits = FrameCamera(Path(folder), environment, None, SimulatedClock()).take(place, 0)
+    row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
+    assert row1 - row0 != col1 - col0
+    assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -288,6 +310,44 @@ def test_frames_in_degrees_lie_where_the_map_says(tmp_path: Path, place: Place) 
     assert isinstance(frame, Frame)
     assert frame.pose(place) == pytest.approx(pose, abs=1e-4)
     assert abs(turn) > 0.5 or place is not UTM
+
+
+facts = st.dictionaries(
+    st.sampled_from(
+        ["time", "x", "y", "latitude", "longitude", "altitude", "roll", "pitch", "yaw"]
+    ),
+    st.one_of(st.floats(), st.integers(), st.none(), st.text(max_size=3), st.booleans()),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    content=st.one_of(facts, st.lists(st.integers(), max_size=2), st.integers()),
+    image=st.binary(max_size=40),
+    suffix=st.sampled_from([".png", ".jpg", ".tif", ".npy"]),
+)
+def test_damaged_files_give_no_reading(content: Any, image: bytes, suffix: str) -> None:
+    config = config_with()
+    defaults = {"time": 0, "altitude": 10, "roll": 0, "pitch": 0, "yaw": 0, "x": 15, "y": 15}
+    if isinstance(content, dict):
+        content = defaults | content
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / f"f{suffix}").write_bytes(image)
+        (Path(folder) / "f.json").write_text(json.dumps(content))
+        camera = FrameCamera(Path(folder), environment_of(config), UTM, SimulatedClock())
+        assert camera.take(PLACE, 0) is None
+    assert camera.ignored.total() == 1
+
+
+@pytest.mark.parametrize("where", [(89.99999, 8.5), (91.0, 8.5), (-40.0, 190.0), (1e300, -1e300)])
+def test_frames_far_from_the_map_are_ignored(tmp_path: Path, where: tuple[float, float]) -> None:
+    config, (latitude, longitude) = config_with(), where
+    image = image_of(config, GOOD)
+    save(tmp_path, "frame", image, GOOD, 0.0, latitude=latitude, longitude=longitude)
+    camera = FrameCamera(tmp_path, environment_of(config), UTM, SimulatedClock())
+    assert camera.take(PLACE, 0) is None
+    assert set(camera.ignored) <= {"outside the map's coordinate system", "place"}
+    assert camera.ignored.total() == 1
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".npy"])
