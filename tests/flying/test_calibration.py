@@ -135,22 +135,24 @@ def test_a_table_has_only_rates_that_a_sensor_may_have() -> None:
 def test_frames_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     config = config_with(tmp_path)
     known_ground(tmp_path, config, frames=1)
-    image, good = np.zeros((150, 150)), Pose(20.0, 20.0, 10.0)
+    image, good = np.zeros((150, 150), np.uint8), Pose(20.0, 20.0, 10.0)
     bad = {
         "altitude": good._replace(altitude=12.5),
         "tilt": good._replace(pitch=12.0),
-        "outside the measured map": good._replace(x=3.0),
     }
     for reason, pose in bad.items():
-        save(tmp_path / "frames", reason.split()[0], image, pose, 0.0)
+        save(tmp_path / "frames", reason, image, pose, 0.0)
+    outside = [good._replace(x=3.0), good._replace(y=3.0), good._replace(x=40.0)]
+    for k, pose in enumerate([*outside, good._replace(y=35.0)]):
+        save(tmp_path / "frames", f"outside{k}", image, pose, 0.0)
     (tmp_path / "frames" / "empty.json").write_text("{}")
     save(tmp_path / "frames", "map", image, good, 0.0, latitude=1.0, longitude=2.0)
     values = np.load(tmp_path / "truth.npy")
-    values[40:44, 60:62] = np.nan
+    values[80:82, 60] = np.nan
     np.save(tmp_path / "truth.npy", values)
-    save(tmp_path / "frames", "hole", image, Pose(20.0, 29.0, 5.0), 0.0)
+    save(tmp_path / "frames", "hole", image, Pose(39.0, 29.0, 5.0), 0.0)
     found = calibrate(config, tmp_path / "frames")
-    assert found.ignored.pop("outside the measured map") >= 2
+    assert found.ignored.pop("outside the measured map") == 5
     expected = {"altitude", "tilt", "no image", "unknown location of the map"}
     assert dict(found.ignored) == dict.fromkeys(expected, 1)
     assert report(found).splitlines()[-1].startswith("ignored frames: 1 x ")

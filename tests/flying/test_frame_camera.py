@@ -253,7 +253,7 @@ def test_frames_that_do_not_fit_are_ignored(tmp_path: Path, reason: str | None) 
     clock.advance(1.0)
     assert camera.take(PLACE, 4) is None
     pose = case.get("pose", GOOD)
-    image = np.zeros((240, 320, 3)) if case.get("black") else image_of(config, pose)
+    image = np.zeros((240, 320, 3), np.uint8) if case.get("black") else image_of(config, pose)
     save(tmp_path, "frame", image, pose, case.get("time", 10.0), **case.get("facts", {}))
     if "content" in case:
         (tmp_path / "frame.png").unlink()
@@ -305,7 +305,7 @@ def test_frames_in_degrees_lie_where_the_map_says(tmp_path: Path, place: Place) 
     longitude, latitude = place.degrees([[pose.x, pose.y]])[0]
     turn = pyproj.Proj(place.system).get_factors(longitude, latitude).meridian_convergence
     north = pose._replace(yaw=pose.yaw + turn)  # from true north
-    save(tmp_path, "f", np.zeros((2, 2)), north, 0.0, latitude=latitude, longitude=longitude)
+    save(tmp_path, "f", np.zeros((2, 2), np.uint8), north, 0.0, latitude=latitude, longitude=longitude)
     (frame,) = FrameFolder(tmp_path).new()
     assert isinstance(frame, Frame)
     assert frame.pose(place) == pytest.approx(pose, abs=1e-4)
