@@ -305,7 +305,8 @@ def test_frames_in_degrees_lie_where_the_map_says(tmp_path: Path, place: Place) 
     longitude, latitude = place.degrees([[pose.x, pose.y]])[0]
     turn = pyproj.Proj(place.system).get_factors(longitude, latitude).meridian_convergence
     north = pose._replace(yaw=pose.yaw + turn)  # from true north
-    save(tmp_path, "f", np.zeros((2, 2), np.uint8), north, 0.0, latitude=latitude, longitude=longitude)
+    image = np.zeros((2, 2), np.uint8)
+    save(tmp_path, "f", image, north, 0.0, latitude=latitude, longitude=longitude)
     (frame,) = FrameFolder(tmp_path).new()
     assert isinstance(frame, Frame)
     assert frame.pose(place) == pytest.approx(pose, abs=1e-4)
