@@ -17,8 +17,10 @@ def save_team(path: Path, config: Config, /, seed: int = 5, **changes: Any) -> P
     """Write the checkpoint of a team that has learned nothing, with wide logits."""
     torch.manual_seed(seed)
     team = make_algorithm(config, "cpu")
+    head = team.modules["actor"].head
+    assert isinstance(head, torch.nn.Linear)
     with torch.no_grad():
-        team.modules["actor"].head.weight.mul_(20)
+        head.weight.mul_(20)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, {**team.state_dict(), "config": config_to_dict(config), **changes})
     return path

@@ -24,7 +24,9 @@ coma_wrapper planners exporting evaluation deployment training flying prediction
 integrations
 """
 FLOORS = tuple(LAYERS.split())
-COMMANDS = {"main", "evaluate", "export", "doctor", "history", "predict", "distill", "fly"}
+COMMANDS = {
+    *("main", "predict", "distill", "evaluate", "fly", "calibrate", "export", "doctor", "history")
+}
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")

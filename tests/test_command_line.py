@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework import doctor, evaluate, export, history, main
+from marl_framework import calibrate, doctor, evaluate, export, history, main
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.command_line import BAD_INPUT, as_program, plain_warnings
 from marl_framework.config.loading import ConfigWarning, config_to_dict, load_config
@@ -49,7 +49,7 @@ def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.Monke
         history.main(["list"])
 
 
-@pytest.mark.parametrize("module", [main, evaluate, export, doctor, history])
+@pytest.mark.parametrize("module", [main, evaluate, calibrate, export, doctor, history])
 def test_an_unknown_option_is_one_line(module, refused) -> None:
     refused(module.main, ["--no-such-option"])
 

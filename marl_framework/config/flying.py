@@ -1,4 +1,4 @@
-"""Section `flying`: the limits of UAVs that decide in the air."""
+"""Section `flying`: limits and cameras of UAVs that decide in the air."""
 
 from __future__ import annotations
 
@@ -12,8 +12,33 @@ Seconds = Annotated[float, Field(gt=0, le=3600)]
 Metres = Annotated[float, Field(gt=0, le=1000)]
 
 
+class CameraConfig(types.Section):
+    """Lens and detector of the cameras, and the frames that become readings."""
+
+    focal_length: types.Positive | None = None
+    """Focal length [pixels]; null = from angle."""
+    angle: types.Angle = 60.0
+    """Opening angle across the width of the image, without distortion [degrees]."""
+    principal_point: tuple[types.Pixel, types.Pixel] | None = None
+    """Principal point, (column, row) [pixels]; null = middle of the image."""
+    distortion: tuple[types.Distortion, types.Distortion] = (0.0, 0.0)
+    """Radial distortion, coefficients k1 and k2 of OpenCV."""
+    detector: types.Detector = "threshold"
+    """threshold, or dotted path of a custom detector (see `flying.frame_camera`)."""
+    bands: Annotated[tuple[types.Band, ...], Field(min_length=1, max_length=2)] = (0,)
+    """Band that is compared with threshold, or two for the normalised difference; from 0."""
+    threshold: types.Limit = 128.0
+    """Limit of the band or of the normalised difference."""
+    above: bool = True
+    """Whether values above the threshold are of interest, else those below."""
+    position_tolerance: Metres = 2.0
+    """Largest distance between a frame's position and the place of its reading [m]."""
+    tilt_tolerance: Annotated[float, Field(ge=0, le=60)] = 10.0
+    """Largest angle between the optical axis and the vertical [degrees]."""
+
+
 class FlyingConfig(types.Section):
-    """Limits of a pilot; beyond one of them the UAV holds, and returns if it lasts."""
+    """Cameras, and limits of a pilot; beyond one the UAV holds, and returns if it lasts."""
 
     message_timeout: Seconds = 10.0
     """Longest wait for messages of the others, in addition to the slowest move [s]."""
@@ -31,3 +56,4 @@ class FlyingConfig(types.Section):
     """Charge at which the UAV returns, 0 to 1."""
     longest_hold: Seconds = 20.0
     """Time after which a UAV that holds returns [s]."""
+    camera: CameraConfig = CameraConfig()

@@ -38,6 +38,8 @@ SENSORS = {
     "exponential": "marl_framework.mission.sensor.ExponentialSensor",
 }
 
+DETECTORS = {"threshold": "marl_framework.flying.frame_camera.ThresholdDetector"}
+
 TERRAINS = {
     "split": "marl_framework.mission.terrains.rectangles.Split",
     "corner": "marl_framework.mission.terrains.rectangles.Corner",

@@ -21,7 +21,14 @@ from pydantic import (
     Tag,
 )
 
-from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNER_NAMES, SENSORS, TERRAINS
+from marl_framework.config.parts import (
+    ALGORITHMS,
+    DETECTORS,
+    NETWORKS,
+    PLANNER_NAMES,
+    SENSORS,
+    TERRAINS,
+)
 
 
 class Section(BaseModel):
@@ -132,6 +139,11 @@ Deviation = Annotated[float, Field(ge=0, le=100)]
 """Standard deviation of a position [m]."""
 Factor = Annotated[float, Field(ge=0, le=10)]
 Addition = Annotated[float, Field(ge=-1, le=1)]
+Pixel = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""Column or row of an image; pixel centres have whole numbers."""
+Distortion = Annotated[float, Field(ge=-10, le=10)]
+Band = Annotated[int, Field(ge=0, le=1000)]
+Limit = Annotated[float, Field(ge=-1e9, le=1e9)]
 Wind = Annotated[float, Field(ge=0, le=0.9)]
 Burst = Annotated[float, Field(ge=1, le=1000)]
 Delay = Annotated[int, Field(ge=0, le=8)]
@@ -168,3 +180,4 @@ Policy = Annotated[Name, _one_of_or_custom(*PLANNER_NAMES)]
 Algorithm = Annotated[Name, _one_of_or_custom(*ALGORITHMS)]
 NetworkType = Annotated[Name, _one_of_or_custom(*NETWORKS)]
 SensorType = Annotated[Name, _one_of_or_custom(*SENSORS)]
+Detector = Annotated[Name, _one_of_or_custom(*DETECTORS)]

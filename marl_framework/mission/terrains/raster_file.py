@@ -107,16 +107,24 @@ def locate(name: str) -> Path:
     return Path(str(get_sample_data(name.removeprefix(_SAMPLE), asfileobj=False)))
 
 
-def _read_image(path: Path, name: str, key: str | None) -> Array:
-    _refuse_key(key, name)
+def decode_image(path: Path) -> Array | None:
+    """Return an image as OpenCV decodes it, [row, column] or [row, column, band]; None if damaged.
+
+    The values and the order of bands are OpenCV's: blue, green, red. Raises OSError.
+    """
     data = np.frombuffer(path.read_bytes(), np.uint8)
     level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # we raise an error instead
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the caller reports damage
     try:
         # Decoded from memory: cv2.imread cannot open every name on every system.
-        image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
+        return cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
     finally:
         cv2.utils.logging.setLogLevel(level)
+
+
+def _read_image(path: Path, name: str, key: str | None) -> Array:
+    _refuse_key(key, name)
+    image = decode_image(path)
     if image is None:
         raise _error("path", f"{name} is not a readable image")
     if image.ndim == 3 and image.shape[2] > 1:
@@ -268,7 +276,7 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     """
     settings = config.sensor.simulation.raster
     raster = read_raster(settings)
-    _check_threshold(raster, settings.threshold)
+    check_threshold(raster, settings.threshold)
     extent = (config.environment.x_dim, config.environment.y_dim)
     side = (extent[0] / raster.resolution, extent[1] / raster.resolution)
     pixels = (math.ceil(side[0] - 1e-9), math.ceil(side[1] - 1e-9))
@@ -292,7 +300,8 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     return RasterWindows(raster.values[strip].copy(), corners, side, pixels, raster.place)
 
 
-def _check_threshold(raster: RasterMap, threshold: float | str) -> None:
+def check_threshold(raster: RasterMap, threshold: float | str) -> None:
+    """Raise a ConfigError if a threshold cannot divide the values of a map."""
     values = raster.values
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if isinstance(threshold, str) and bool(np.isin(values[raster.measured], (low, high)).all()):
