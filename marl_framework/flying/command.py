@@ -43,6 +43,8 @@ def dry_run(
     """
     check_supported(config)
     area_place(config)
+    if options.separation is None:
+        options.separation = config.deployment.separation
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
 
     def make(own: MissionEnvironment) -> Planner:

@@ -46,8 +46,11 @@ def make_parser() -> argparse.ArgumentParser:
     add_overrides(parser, "override a key of the configuration; repeatable")
     text = f"seed of the mission, as in evaluate (default: {SEED})"
     add("--seed", type=int, default=SEED, metavar="N", help=text)
-    text = "refuse moves that come closer to another UAV's way [m] (default: 0, no such limit)"
-    add("--separation", type=float, default=0.0, metavar="M", help=text)
+    text = (
+        "least horizontal distance between the ways of two UAVs [m]; 0 for the simulator's rules "
+        "(default: deployment.separation)"
+    )
+    add("--separation", type=float, metavar="M", help=text)
     text = "also write a page to watch the flight on"
     add("--html", action="store_true", help=text)
     text = "folder of this flight in logging.directory (default: title and time)"
@@ -103,7 +106,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--checkpoint is missing; give a trained team, or a planner as --policy")
     if not 0 <= options.seed < MAX_SEED:
         raise ConfigError(f"--seed {options.seed}: use a whole number from 0 to {MAX_SEED - 1}")
-    if not 0 <= options.separation < float("inf"):
+    if options.separation is not None and not 0 <= options.separation < float("inf"):
         raise ConfigError(f"--separation {options.separation:g}: use a distance of 0 m or more")
     if options.run_name is not None:
         check_run_name(options.run_name)

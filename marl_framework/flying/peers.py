@@ -84,7 +84,7 @@ class Peers:
         """Return those of `uavs` that take part in the mission."""
         return set(uavs) & set(self._present())
 
-    def may_return(self, now: float) -> bool:
+    def way_is_free(self, now: float) -> bool:
         """Return whether no other UAV is on its way home, or is to return first."""
         return not any(self._goes_first(uav, now) for uav in self._others)
 

@@ -151,8 +151,9 @@ class Pilot:
 
     def _wait(self) -> None:
         """Take off once all have been heard and those with lower numbers are at their starts."""
-        ready = all(self.inbox.has_arrived(uav, 0) for uav in range(self._uav))
-        if ready and not self.peers.unheard():
+        earlier = self.peers.waits_for(range(self._uav))
+        ready = all(self.inbox.has_arrived(uav, 0) for uav in earlier)
+        if ready and not self.peers.unheard() and self.peers.way_is_free(self._clock.now()):
             self._vehicle.take_off(self.place)
             self._begin(Phase.STARTING)
 
@@ -224,7 +225,7 @@ class Pilot:
             if others_know:
                 self._land()
         elif self._status.battery < self._limits.min_battery / 2 or (
-            others_know and self.peers.may_return(now)
+            others_know and self.peers.way_is_free(now)
         ):
             self._vehicle.return_home()
             self._begin(Phase.RETURNING)

@@ -146,12 +146,12 @@ def test_uavs_return_one_after_the_other() -> None:
         (ready,) = (
             uav
             for uav in flying.uavs
-            if uav not in order and flying.peers[uav].may_return(flying.now)
+            if uav not in order and flying.peers[uav].way_is_free(flying.now)
         )
         flying.stages[ready] = Stage.RETURNING
         flying.send(everybody(3), 2)
         assert not any(
-            flying.peers[uav].may_return(flying.now) for uav in flying.uavs if uav != ready
+            flying.peers[uav].way_is_free(flying.now) for uav in flying.uavs if uav != ready
         )
         flying.stages[ready] = Stage.LANDED
         order.append(ready)
@@ -164,9 +164,9 @@ def test_a_silent_uav_is_given_the_time_to_return(stage: Stage) -> None:
     flying.stages[1] = stage
     flying.send(everybody(2), 1)
     flying.send(set(), 11)
-    assert not flying.peers[0].may_return(flying.now)
+    assert not flying.peers[0].way_is_free(flying.now)
     longest = LIMITS.longest_hold + 3 * RETURN
-    waits = np.array([flying.peers[0].may_return(12.0 + s) for s in (longest - 20, longest + 1)])
+    waits = np.array([flying.peers[0].way_is_free(12.0 + s) for s in (longest - 20, longest + 1)])
     assert waits.tolist() == [False, True]
 
 
