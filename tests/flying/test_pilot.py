@@ -42,11 +42,13 @@ def flight(tmp_path: Path, **options: Any) -> tuple[Any, ...]:
     return fly(world, pilots), world, pilots, record
 
 
-def faulty(tmp_path: Path, policy: str = "information_gain", **changes: Any) -> Flight:
+def faulty(
+    tmp_path: Path, policy: str = "information_gain", seed: int = SEED, **changes: Any
+) -> Flight:
     """Return a team over a world in which only pilots make errors."""
     config = config_of(tmp_path, missions={"start": "corners"}, **{**EVERYBODY, **changes})
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
-    return Flight(world, maker(policy, config, tmp_path), SEED, separation=5.0)
+    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
+    return Flight(world, maker(policy, config, tmp_path), seed, separation=5.0)
 
 
 def fly_until(flight: Flight, ready: Callable[[], bool]) -> None:
@@ -89,6 +91,18 @@ def test_the_team_goes_on_without_a_silent_uav(tmp_path: Path) -> None:
         assert flight.pilots[uav].peers.lost == {1}
         fused = [e for e in flight.record if e["uav"] == uav and e["event"] == "fused"]
         assert [1 in entry["heard"] for entry in fused].count(False) >= 2
+
+
+@pytest.mark.parametrize(("size", "seed"), [(15.0, 5), (20.0, 11)])
+def test_others_keep_away_from_one_more_move_of_a_silent_uav(
+    tmp_path: Path, size: float, seed: int
+) -> None:
+    flight = faulty(tmp_path, "random", dims=(size, size), seed=seed)
+    fly_until(flight, lambda: flight.pilots[0].phase is Phase.FLYING)
+    flight.faults[0].unheard_by = {1, 2}
+    finish(flight)
+    assert flight.pilots[0].move == 2  # of the second, nobody has heard
+    assert {pilot.end for pilot in flight.pilots[1:]} == {"mission done"}
 
 
 def test_the_team_goes_on_without_a_dead_pilot(tmp_path: Path) -> None:
