@@ -56,7 +56,7 @@ _OFF_MISSION = Phase.LEAVING, Phase.RETURNING, Phase.DONE
 
 
 class Pilot:
-    """Flies one UAV of a team; call `advance` until `phase` is `DONE`.
+    """Flies one UAV of a team; call `advance` until the flight is `over`.
 
     UAVs take off in the order of their numbers, once all have been heard. After each move the pilot
     reads, sends its reading and then its position, and waits for the positions of all others. Then
@@ -129,8 +129,11 @@ class Pilot:
         if before is not Phase.DONE:
             self._listen()
             self._status = self._vehicle.status()
-            if before in _OFF_MISSION or self._is_safe():
-                self._steps[self.phase]()
+            if not self._status.controlled:
+                self._stop("taken over")
+                self._begin(Phase.DONE)
+            elif before in _OFF_MISSION or self._is_safe():
+                self._steps[before]()
             if self._clock.now() >= self._last_beat + _HEARTBEAT and not self.over:
                 self._send_position()
         return self.phase is not before
@@ -242,15 +245,12 @@ class Pilot:
     # Safety -------------------------------------------------------------------------------
 
     def _is_safe(self) -> bool:
-        """Return whether the mission may go on now; else hold, leave, or give up."""
-        now, status = self._clock.now(), self._status
+        """Return whether the mission may go on now; else hold or leave."""
+        now = self._clock.now()
         if lost := self.peers.update(now):
             self._log("lost", uavs=sorted(lost))
             self._send_position()
-        if not status.controlled:
-            self._stop("taken over")
-            self._begin(Phase.DONE)
-        elif reason := self._reason_to_leave(status.battery):
+        if reason := self._reason_to_leave(self._status.battery):
             self._stop(reason)
         elif problem := self._problem(now):
             self._hold(problem, now)

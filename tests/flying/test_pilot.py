@@ -178,9 +178,10 @@ def test_an_abort_ends_the_mission_of_all(tmp_path: Path, move: int | None) -> N
     assert all(pilot.move <= (move or 0) + 1 for pilot in flight.pilots)
 
 
-def test_a_uav_that_is_taken_over_gets_no_more_commands(tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", [Phase.HEARING, Phase.LEAVING, Phase.RETURNING])
+def test_a_uav_that_is_taken_over_gets_no_more_commands(tmp_path: Path, phase: Phase) -> None:
     flight = faulty(tmp_path)
-    fly_until(flight, lambda: flight.pilots[1].phase is Phase.HEARING)
+    fly_until(flight, lambda: flight.pilots[1].phase is phase)
     commands: list[str] = []
     vehicle = flight.vehicles[1]
     flight.faults[1].controlled = False
