@@ -51,20 +51,22 @@ class Envelope(NamedTuple):
 class Stage(IntEnum):
     """What a UAV does, as others need to know."""
 
-    STARTING = 0
-    """It has not reached its start yet."""
-    FLYING = 1
+    WAITING = 0
+    """It waits for its take-off."""
+    STARTING = 1
+    """It flies to its start."""
+    FLYING = 2
     """It flies the mission."""
-    HOLDING = 2
+    HOLDING = 3
     """It has stopped in the air, and may go on."""
-    LEAVING = 3
+    LEAVING = 4
     """It has stopped for good, and waits until it may return."""
-    RETURNING = 4
-    """It flies home."""
-    LANDED = 5
-    """It is on the ground for good."""
-    ABORTING = 6
+    ABORTING = 5
     """As LEAVING, and all others must leave, too."""
+    RETURNING = 6
+    """It flies home."""
+    LANDED = 7
+    """It is on the ground for good."""
 
     @property
     def left(self) -> bool:
@@ -238,9 +240,8 @@ class Inbox:
     def has_arrived(self, sender: int, move: int) -> bool:
         """Return whether a UAV is known to have made `move` moves, or more."""
         newest = self.positions.get(sender)
-        if newest is None or newest.stage is Stage.STARTING:
-            return False
-        return newest.envelope.move >= move
+        started = newest is not None and newest.stage >= Stage.FLYING
+        return newest is not None and started and newest.envelope.move >= move
 
     def get(self, kind: type[Kind], sender: int, move: int) -> Kind | None:
         """Return the reading or plan that a UAV sent after `move` moves, if it was heard."""

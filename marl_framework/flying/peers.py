@@ -85,7 +85,7 @@ class Peers:
         return set(uavs) & set(self._present())
 
     def way_is_free(self, now: float) -> bool:
-        """Return whether no other UAV is on its way home, or is to return first."""
+        """Return whether no other UAV is on its way from or to its pad, or is to return first."""
         return not any(self._goes_first(uav, now) for uav in self._others)
 
     def _present(self) -> list[int]:
@@ -110,4 +110,5 @@ class Peers:
             rest = self._limits.longest_hold + self._failsafe
             return now < self._heard[uav] + rest + self._return_seconds
         waits = position.stage in (Stage.LEAVING, Stage.ABORTING)
-        return position.stage is Stage.RETURNING or (waits and uav < self._uav)
+        under_way = position.stage in (Stage.STARTING, Stage.RETURNING)
+        return under_way or (waits and uav < self._uav)

@@ -46,7 +46,7 @@ class Phase(Enum):
 
 
 _STAGES = {
-    Phase.WAITING: Stage.STARTING,
+    Phase.WAITING: Stage.WAITING,
     Phase.STARTING: Stage.STARTING,
     Phase.LEAVING: Stage.LEAVING,
     Phase.RETURNING: Stage.RETURNING,

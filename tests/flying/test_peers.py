@@ -158,6 +158,15 @@ def test_uavs_return_one_after_the_other() -> None:
     assert order == [0, 1, 2]
 
 
+@pytest.mark.parametrize("stage", Stage)
+def test_nobody_returns_beside_one_that_is_under_way(stage: Stage) -> None:
+    flying = team(3)
+    flying.stages = [Stage.LEAVING, stage, Stage.FLYING]
+    flying.send(everybody(3), 1)
+    under_way = stage in (Stage.STARTING, Stage.RETURNING)
+    assert flying.peers[0].way_is_free(flying.now) == (not under_way)
+
+
 @pytest.mark.parametrize("stage", [Stage.FLYING, Stage.LEAVING, Stage.RETURNING])
 def test_a_silent_uav_is_given_the_time_to_return(stage: Stage) -> None:
     flying = team(2)
