@@ -7,12 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.config.model import Config
-from marl_framework.deployment.schedule import AFTER, BEFORE, JERK, Array, Schedule
+from marl_framework.deployment.schedule import (
+    AFTER,
+    BEFORE,
+    JERK,
+    Array,
+    Schedule,
+    transit_altitude,
+)
 from marl_framework.evaluation.figures import polygons
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.terrains.geotiff import Place
 
@@ -69,6 +78,27 @@ def flight_plans(
         items = _items(positions, schedule.waits[:, n], readings, heading, settings)
         level = positions[1][2]
         yield FlightPlan(n + 1, positions[0][:2], level, settings, items, border, fences)
+
+
+def open_plan(environment: MissionEnvironment, place: Place, uav: int) -> FlightPlan:
+    """Return the plan of UAV `uav`, from 0, without items: it may fly anywhere in the area.
+
+    `place` is the location of the area. Raises ConfigError if altitudes do not count from home.
+    """
+    config, lattice = environment.config, environment.lattice
+    settings, top = config.deployment, config.geometry.altitudes[-1]
+    if settings.altitudes != "home":
+        raise ConfigError("deployment.altitudes: not supported in flight; set it to home")
+    x, y = home_metres(place, settings.home)
+    last = lattice.metres(torch.tensor(lattice.shape) - 1)[:2].tolist()
+    stops = np.array(
+        [(x + settings.pad_distance * uav, y), (0, 0), last, (last[0], 0), (0, last[1])]
+    )
+    home = place.degrees(stops[:1])[0, ::-1].tolist()
+    zones = environment.zones
+    fences = [] if zones is None else geofences(zones, place, config, (0.0, 0.0))
+    level = transit_altitude(uav, top, settings)
+    return FlightPlan(uav + 1, home, level, settings, (), outer_fence(stops, place), fences)
 
 
 def _items(

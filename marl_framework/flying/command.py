@@ -13,6 +13,7 @@ from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.mission_page import write_page
 from marl_framework.flying.dry_run import (
     DryFlight,
+    Moment,
     check_supported,
     first_difference,
     fly,
@@ -77,7 +78,10 @@ def dry_run(
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,
             "seed": options.seed,
-            "uavs": [_summary(pilot, flown, entries, uav) for uav, pilot in enumerate(pilots)],
+            "uavs": [
+                summary(pilot, flown.moments[uav], [e for e in entries if e["uav"] == uav])
+                for uav, pilot in enumerate(pilots)
+            ],
             "team": {"roi_entropy": flown.roi_entropy, "f1": flown.f1},
             "simulator": {"roi_entropy": simulated.roi_entropy, "f1": simulated.f1},
             "first_difference": difference,
@@ -90,31 +94,33 @@ def dry_run(
     return fly_into_run(config, device, options, both, write)
 
 
-def _summary(pilot: Pilot, flown: DryFlight, entries: Entries, uav: int) -> dict[str, Any]:
-    own = [entry for entry in entries if entry["uav"] == uav]
-    moments = flown.moments[uav]
+def summary(pilot: Pilot, moments: list[Moment], entries: Entries) -> dict[str, Any]:
+    """Return the results of one UAV, with `entries` of its own."""
     return {
         "moves": pilot.move,
         "heard": sum(len(moment.heard) - 1 for moment in moments),
-        "sent_by_others": len(moments) * (len(flown.moments) - 1),
-        "refused": sum(entry["event"] == "refused" for entry in own),
+        "sent_by_others": len(moments) * (pilot.knowledge.state.positions.shape[1] - 1),
+        "refused": sum(entry["event"] == "refused" for entry in entries),
         "left": pilot.end,
         "lost": sorted(pilot.peers.lost),
         "dropped": dict(pilot.inbox.dropped),
-        "seconds": own[-1]["time"],
-        "end": moments[-1].place,
+        "seconds": entries[-1]["time"] if entries else 0.0,
+        "end": pilot.place,
     }
 
 
+def describe(number: int, done: dict[str, Any]) -> str:
+    """Return the results of UAV `number` as one line."""
+    heard = f"heard {done['heard']} of {done['sent_by_others']} readings"
+    dropped = f"{sum(done['dropped'].values())} messages dropped"
+    return (
+        f"UAV {number}: {done['moves']} moves in {done['seconds']:.0f} s, {heard}, {dropped}, "
+        f"{done['refused']} moves refused, ends at {tuple(done['end'])}"
+    )
+
+
 def _report(results: dict[str, Any]) -> str:
-    lines = []
-    for uav, done in enumerate(results["uavs"], 1):
-        heard = f"heard {done['heard']} of {done['sent_by_others']} readings"
-        dropped = f"{sum(done['dropped'].values())} messages dropped"
-        lines.append(
-            f"UAV {uav}: {done['moves']} moves in {done['seconds']:.0f} s, {heard}, {dropped}, "
-            f"{done['refused']} moves refused, ends at {tuple(done['end'])}"
-        )
+    lines = [describe(number, done) for number, done in enumerate(results["uavs"], 1)]
     for name in ("team", "simulator"):
         values = results[name]
         lines.append(

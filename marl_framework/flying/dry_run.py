@@ -120,18 +120,29 @@ def make_pilots(
     `wrap` may replace the hardware of each UAV, as `record.FlightRecorder.wrap` does. Raises
     ConfigError if two UAVs start closer than `separation` [m].
     """
-    env = world.environment
     check_starts(world, separation)
-    mission, seconds = mission_number(env.config, seed), return_seconds(env)
+    hardware = [equip(world, uav, log) for uav in range(world.environment.n_agents)]
+    return [
+        make_pilot(world, uav, make_planner, seed, parts, separation, wrap)
+        for uav, parts in enumerate(hardware)
+    ]
 
-    def make_pilot(uav: int) -> Pilot:
-        state, generator = blank_state(env, world.start), planner_generator(env, seed)
-        hardware = wrap(uav, state, equip(world, uav, log))
-        return Pilot(
-            uav, env, make_planner, state, mission, hardware, generator, separation, seconds
-        )
 
-    return [make_pilot(uav) for uav in range(env.n_agents)]
+def make_pilot(
+    world: World,
+    uav: int,
+    make_planner: MakePlanner,
+    seed: int,
+    hardware: Hardware,
+    separation: float,
+    wrap: Wrap,
+) -> Pilot:
+    """Return the pilot of one UAV; see `make_pilots`."""
+    env = world.environment
+    state, generator = blank_state(env, world.start), planner_generator(env, seed)
+    parts, seconds = wrap(uav, state, hardware), return_seconds(env)
+    mission = mission_number(env.config, seed)
+    return Pilot(uav, env, make_planner, state, mission, parts, generator, separation, seconds)
 
 
 def return_seconds(environment: MissionEnvironment) -> float:
@@ -172,7 +183,7 @@ def fly(world: World, pilots: list[Pilot]) -> DryFlight:
         for uav, pilot in enumerate(pilots):
             busy |= pilot.advance()
             if pilot.knowledge.fused > len(moments[uav]):
-                moments[uav].append(_moment(pilot.knowledge.state, uav))
+                moments[uav].append(moment_of(pilot.knowledge.state, uav))
         if not busy:
             world.clock.advance(_TICK)
     return DryFlight(moments, team_record(world))
@@ -184,14 +195,14 @@ def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
     generator, state = planner_generator(env, seed), env.reset(world.reset)
     log, uavs = FlightLog(env, world.reset, state), range(env.n_agents)
     log.add(state, state.active.clone())
-    moments = [[_moment(state, uav)] for uav in uavs]
+    moments = [[moment_of(state, uav)] for uav in uavs]
     for draws in world.steps:
         with torch.no_grad():
             actions = planner.act(state, generator).actions
         env.step(state, actions, draws)
         log.add(state, state.active.clone())
         for uav in uavs:
-            moments[uav].append(_moment(state, uav))
+            moments[uav].append(moment_of(state, uav))
     return DryFlight(moments, _without_returns(log, "simulator"))
 
 
@@ -224,6 +235,15 @@ def _without_returns(log: FlightLog, name: str) -> FlightRecord:
     return log.record(name, unknown, unknown, 0.0)
 
 
+def moment_of(state: MissionState, uav: int) -> Moment:
+    """Return what a UAV knows."""
+    x, y, z = state.positions[0, uav].tolist()
+    heard = tuple(state.heard[0, uav].nonzero().flatten().tolist())
+    belief = _checksum(state.beliefs[0, uav])
+    averages = state.pooled_readings, state.pooled_beliefs, state.pooled_uncertainty
+    return Moment((x, y, z), heard, belief, _checksum(*(maps[0, uav] for maps in averages)))
+
+
 def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
     """Return the first difference between two flights of a mission, or None if they are equal."""
     pairs = zip(flown.moments, simulated.moments, strict=True)
@@ -233,14 +253,6 @@ def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
                 if value != other:
                     return f"{name} of UAV {uav + 1} after move {move}"
     return None if torch.equal(flown.belief, simulated.belief) else "belief of the team"
-
-
-def _moment(state: MissionState, uav: int) -> Moment:
-    x, y, z = state.positions[0, uav].tolist()
-    heard = tuple(state.heard[0, uav].nonzero().flatten().tolist())
-    belief = _checksum(state.beliefs[0, uav])
-    averages = state.pooled_readings, state.pooled_beliefs, state.pooled_uncertainty
-    return Moment((x, y, z), heard, belief, _checksum(*(maps[0, uav] for maps in averages)))
 
 
 def _checksum(*maps: Tensor) -> int:

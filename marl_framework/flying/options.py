@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from marl_framework.config.model import Config
     from marl_framework.planners.team import Checkpoint
 
+SIMULATED = "simulated"
 _MEANING = "Fly a team whose UAVs decide in the air, each from what it has read and heard."
 
 
@@ -35,6 +36,19 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     text = "fly the whole team here, on simulated vehicles, and compare it with the simulator"
     add("--dry-run", action="store_true", help=text)
+    add("--uav", type=int, metavar="N", help="fly only this UAV of the team, from 1")
+    text = "number of UAVs in the team (default: experiment.missions.n_agents)"
+    add("--of", type=int, metavar="M", help=text)
+    text = f"MAVLink address such as udpin://0.0.0.0:14541, or {SIMULATED} (the default)"
+    add("--vehicle", default=SIMULATED, metavar="ADDRESS", help=text)
+    text = f"folder:PATH where frames appear, or {SIMULATED} (the default)"
+    add("--camera", default=SIMULATED, metavar="WHERE", help=text)
+    text = "address of another UAV's radio, such as tcp/10.0.0.1:7447; repeatable"
+    add("--radio", action="append", default=[], metavar="ADDRESS", help=text)
+    text = "address where radios of others connect, such as tcp/0.0.0.0:7447; repeatable"
+    add("--listen", action="append", default=[], metavar="ADDRESS", help=text)
+    text = "speed of the clock of a simulated UAV (default: 1)"
+    add("--time-factor", type=float, default=1.0, metavar="X", help=text)
     text = "check that fresh pilots decide as in a record, such as runs/today/flight.mcap"
     add("--replay", metavar="FILE", help=text)
     add_checkpoint(parser)
@@ -72,12 +86,16 @@ def _run(options: argparse.Namespace) -> int:
 
     from marl_framework.flying.command import dry_run
     from marl_framework.flying.replay import replay
+    from marl_framework.flying.solo import fly_one
 
     loaded()
     if options.replay is not None:
         return replay(Path(options.replay), options.checkpoint)
+    if options.of is not None:
+        options.overrides.append(f"experiment.missions.n_agents={options.of}")
     config, checkpoint = _configuration(options)
-    return dry_run(config, torch.device("cpu"), checkpoint, options)
+    fly = dry_run if options.dry_run else fly_one
+    return fly(config, torch.device("cpu"), checkpoint, options)
 
 
 def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
@@ -95,8 +113,15 @@ def _check(options: argparse.Namespace) -> None:
     if options.replay is not None:
         _check_replay(options)
         return
-    if not options.dry_run:
-        raise ConfigError("--dry-run is missing; only simulated vehicles are supported so far")
+    if options.dry_run == (options.uav is not None):
+        raise ConfigError("give either --dry-run, for a team, or --uav, for one UAV of it")
+    if options.uav is not None and not 1 <= options.uav <= (options.of or options.uav):
+        raise ConfigError(f"--uav {options.uav}: use a number from 1 to --of")
+    factor, simulated = options.time_factor, options.vehicle == options.camera == SIMULATED
+    if not 0 < factor < float("inf") or (factor != 1 and not simulated):
+        raise ConfigError(
+            f"--time-factor {factor:g}: use a number above 0, and 1 with a real vehicle or camera"
+        )
     if options.policy == "oracle":
         raise ConfigError("--policy oracle needs the true map; choose another planner")
     if options.policy not in PLANNER_NAMES and "." not in options.policy:

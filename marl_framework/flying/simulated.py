@@ -9,8 +9,15 @@ from torch import Tensor
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.deployment.schedule import leg_seconds, transit_altitude
 from marl_framework.flying.frames import cut
-from marl_framework.flying.messages import Bits, Message, Place, Position, decode
-from marl_framework.flying.protocols import Clock, Hardware, Log, Status
+from marl_framework.flying.messages import (
+    Bits,
+    DamagedError,
+    Message,
+    Place,
+    Position,
+    decode,
+)
+from marl_framework.flying.protocols import Clock, Hardware, Log, Radio, Status
 from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -179,21 +186,24 @@ class SimulatedCamera:
         return self._world.read(self._uav, place, move)
 
 
-class InProcessRadio:
-    """The radio of one UAV of a `World`; positions always arrive, other messages may be cut."""
+class MissionRadio:
+    """A radio of one UAV of a `World`, cut by the range and the losses of the mission.
 
-    def __init__(self, world: World, uav: int) -> None:
-        self._world, self._uav, self._next = world, uav, 0
+    Positions always arrive. Readings and plans of UAVs that are ahead wait until this UAV has made
+    as many moves.
+    """
+
+    def __init__(self, radio: Radio, world: World, uav: int) -> None:
+        self._radio, self._world, self._uav = radio, world, uav
         self._early: list[bytes] = []
 
     def send(self, data: bytes) -> None:
         """Send a message to all others."""
-        self._world.sent.append(data)
+        self._radio.send(data)
 
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived since the last call."""
-        new, self._next = self._world.sent[self._next :], len(self._world.sent)
-        arrived, waiting, self._early = [], self._early + new, []
+        arrived, waiting, self._early = [], self._early + self._radio.receive(), []
         for data in waiting:
             arrives = self._arrives(data)
             if arrives:
@@ -203,21 +213,51 @@ class InProcessRadio:
         return arrived
 
     def _arrives(self, data: bytes) -> bool | None:
-        message = decode(data)
-        if message.envelope.sender == self._uav:
-            return False
-        return isinstance(message, Position) or self._world.hears(self._uav, message)
+        try:
+            message = decode(data)
+        except DamagedError:
+            return True  # for the inbox to count
+        sender = message.envelope.sender
+        if isinstance(message, Position) or sender >= len(self._world.starts):
+            return sender != self._uav
+        return sender != self._uav and self._world.hears(self._uav, message)
 
 
-def simulated_hardware(world: World, uav: int, log: Log) -> Hardware:
-    """Return the hardware of a UAV in a world; its pad lies south of the area."""
+class InProcessRadio(MissionRadio):
+    """The radio of one UAV of a `World` whose UAVs all fly in this process."""
+
+    def __init__(self, world: World, uav: int) -> None:
+        super().__init__(_SharedRadio(world.sent), world, uav)
+
+
+class _SharedRadio:
+    """Radio of UAVs that share a list of all messages."""
+
+    def __init__(self, sent: list[bytes]) -> None:
+        self._sent, self._next = sent, 0
+
+    def send(self, data: bytes) -> None:
+        self._sent.append(data)
+
+    def receive(self) -> list[bytes]:
+        new, self._next = self._sent[self._next :], len(self._sent)
+        return new
+
+
+def simulated_hardware(
+    world: World, uav: int, log: Log, clock: Clock | None = None, radio: Radio | None = None
+) -> Hardware:
+    """Return the hardware of a UAV in a world; its pad lies south of the area.
+
+    Clock and radio are those of the world by default.
+    """
     env = world.environment
     settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
     pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
     level = transit_altitude(uav, top, settings)
-    vehicle = SimulatedVehicle(pad, level, env.lattice, settings, world.clock)
-    camera, radio = SimulatedCamera(world, uav), InProcessRadio(world, uav)
-    return Hardware(vehicle, camera, radio, world.clock, log)
+    clock, radio = clock or world.clock, radio or InProcessRadio(world, uav)
+    vehicle = SimulatedVehicle(pad, level, env.lattice, settings, clock)
+    return Hardware(vehicle, SimulatedCamera(world, uav), radio, clock, log)
 
 
 def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:

@@ -1,0 +1,186 @@
+"""One UAV of a team whose pilots run in processes of their own."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import ExitStack
+
+import torch
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.config.flying import FlyingConfig
+from marl_framework.config.model import Config
+from marl_framework.deployment.flight_plans import open_plan
+from marl_framework.device import describe_device
+from marl_framework.evaluation.comparison import fly_into_run
+from marl_framework.flying.command import RECORD, Entries, describe, summary
+from marl_framework.flying.dry_run import (
+    Moment,
+    check_starts,
+    check_supported,
+    make_pilot,
+    make_world,
+    mission_number,
+    moment_of,
+)
+from marl_framework.flying.frame_camera import make_camera
+from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
+from marl_framework.flying.options import SIMULATED
+from marl_framework.flying.pilot import Pilot
+from marl_framework.flying.protocols import Hardware, Log
+from marl_framework.flying.record import facts_of, recording
+from marl_framework.flying.simulated import MissionRadio, World, simulated_hardware
+from marl_framework.flying.survey import area_place, write_belief
+from marl_framework.flying.zenoh_radio import ZenohRadio
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.planners.protocol import Planner
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import Checkpoint
+from marl_framework.runs.folder import RunFolder
+
+_PAUSE = 0.005  # of a pilot that waits [s]
+_GRACE = 0.5  # for the last messages on their way [s]
+_EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
+_LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
+
+
+class WallClock:
+    """Unix time that never steps back; with a factor, it runs faster since 2026."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._offset, self._factor = time.time() - time.monotonic() - _EPOCH, factor
+
+    def now(self) -> float:
+        """Return the time [s]."""
+        return _EPOCH + (self._offset + time.monotonic()) * self._factor
+
+
+def fly_one(
+    config: Config, device: torch.device, checkpoint: Checkpoint | None, options: argparse.Namespace
+) -> int:
+    """Fly one UAV of a team; return the exit code.
+
+    `options`: see `options.make_parser`. Raises ConfigError if the planner, the mission or the
+    hardware is not supported. If this process is interrupted, the whole team returns.
+    """
+    check_supported(config)
+    if options.separation is None:
+        options.separation = config.deployment.separation
+    slow = _with_time_factor(config, options.time_factor)
+    environment, entries, moments = MissionEnvironment(slow, 1, device, "test"), Entries(), []
+    if options.uav > environment.n_agents:
+        raise ConfigError(f"--uav {options.uav}: use a number from 1 to {environment.n_agents}")
+    world, uav = make_world(environment, options.seed), options.uav - 1
+    check_starts(world, options.separation)
+    facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
+    stopped: list[BaseException] = []
+
+    def make(own: MissionEnvironment) -> Planner:
+        return make_planner(options.policy, own, checkpoint)
+
+    with ExitStack() as stack:
+        link = ZenohRadio(mission_number(config, options.seed), uav, options.radio, options.listen)
+        stack.callback(link.close)
+        stack.callback(time.sleep, _GRACE)
+        hardware = _equip(world, uav, link, entries.append, options, stack)
+
+        def fly(run: RunFolder) -> Pilot:
+            _wait_for_team(link, environment.n_agents)
+            with recording(run.path / RECORD, facts, environment) as wrap:
+                pilot = make_pilot(
+                    world, uav, make, options.seed, hardware, options.separation, wrap
+                )
+                while not pilot.over and len(stopped) < 2:
+                    try:
+                        _fly_on(pilot, uav, moments)
+                    except KeyboardInterrupt as error:
+                        stopped.append(error)
+                        pilot.abort("interrupted")
+                    except Exception as error:
+                        stopped[:] = [error, error]
+                        hardware.vehicle.return_home()
+            return pilot
+
+        def write(pilot: Pilot, run: RunFolder, seconds: float) -> None:
+            track = [moment.place for moment in moments]
+            belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{options.uav}"
+            if track:
+                write_belief(belief, [track], environment, folder)
+            done = summary(pilot, moments, entries)
+            results = {
+                "planner": options.policy,
+                "checkpoint": None if checkpoint is None else checkpoint.name,
+                "seed": options.seed,
+                "uav": {"number": options.uav, **done},
+                "moments": moments,
+            }
+            run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
+            print(describe(options.uav, {**done, "seconds": seconds}))
+
+        # `fly_into_run` also serves commands with these options.
+        options.check = options.archive_earlier = False
+        code = fly_into_run(config, device, options, fly, write)
+    for error in stopped:
+        raise error
+    return code
+
+
+def _with_time_factor(config: Config, factor: float) -> Config:
+    """Return limits for computers and radios that are no faster where the clock is."""
+    limits = config.flying
+    longer = {name: factor * getattr(limits, name) for name in (*_LIMITS, "clock_error")}
+    return config.model_copy(update={"flying": limits.model_copy(update=longer)})
+
+
+def _equip(
+    world: World,
+    uav: int,
+    link: ZenohRadio,
+    log: Log,
+    options: argparse.Namespace,
+    stack: ExitStack,
+) -> Hardware:
+    """Return the hardware of a UAV; `stack` closes its vehicle.
+
+    Raises ConfigError if the location of the area is needed and unknown.
+    """
+    environment, clock = world.environment, WallClock(options.time_factor)
+    radio = MissionRadio(link, world, uav)
+    hardware, place = simulated_hardware(world, uav, log, clock, radio), None
+    if options.vehicle != options.camera or options.vehicle != SIMULATED:
+        place = area_place(environment.config)
+    if options.camera != SIMULATED:  # the real range and losses of the radio count
+        camera = make_camera(options.camera, environment, place, clock)
+        hardware = hardware._replace(camera=camera, radio=link)
+    if options.vehicle != SIMULATED:
+        if place is None:
+            raise ConfigError(
+                "deployment.origin: needed by --vehicle; set it to [latitude, longitude] of the "
+                "area's lower left corner"
+            )
+        plan = open_plan(environment, place, uav)
+        vehicle = MavsdkVehicle(options.vehicle, plan, environment, place, clock)
+        stack.callback(vehicle.close)
+        hardware = hardware._replace(vehicle=vehicle)
+    return hardware
+
+
+def _wait_for_team(radio: ZenohRadio, team: int) -> None:
+    """Wait until all UAVs of a team are reached; print those that are missing."""
+    known: list[int] = []
+    while missing := [uav + 1 for uav in range(team) if uav not in radio.present]:
+        if missing != known:
+            print(f"waiting for UAV {', '.join(map(str, missing))}", flush=True)
+        known = missing
+        time.sleep(_PAUSE)
+
+
+def _fly_on(pilot: Pilot, uav: int, moments: list[Moment]) -> None:
+    """Let a pilot fly until it is done; keep what it knows after each reading."""
+    while not pilot.over:
+        busy = pilot.advance()
+        if pilot.knowledge.fused > len(moments):
+            moments.append(moment_of(pilot.knowledge.state, uav))
+        if not busy:
+            time.sleep(_PAUSE)

@@ -1,0 +1,119 @@
+"""A radio over Zenoh; needs the extra `fly`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from marl_framework.config.errors import ConfigError
+from marl_framework.flying.messages import Position, decode
+
+if TYPE_CHECKING:
+    import zenoh
+
+# Of a congested link [µs]: it loses a reading, or is closed and opened again for a position.
+_QUEUE = "transport/link/tx/queue/congestion_control"
+_WAITS = {f"{_QUEUE}/drop/wait_before_drop": 50_000, f"{_QUEUE}/block/wait_before_close": 500_000}
+
+
+class ZenohRadio:
+    """The radio of one UAV; `close` it.
+
+    Positions have the key `marl/<mission>/position/<uav>`, readings and plans have
+    `marl/<mission>/data/<uav>`. A congested link drops readings and plans; positions wait for it.
+    Messages of a UAV arrive in the order in which it sent them. The liveliness token
+    `marl/<mission>/alive/<uav>` exists while the radio is open.
+
+    Args:
+        mission: number of the mission.
+        uav: index of the UAV.
+        connect: endpoints of other UAVs or of routers, such as `tcp/10.0.0.1:7447`.
+        listen: endpoints to which others connect; a free TCP port by default. Without `connect`
+            and `listen`, UAVs find each other by multicast.
+
+    Attributes:
+        present: indices of the UAVs that are reached, its own among them.
+
+    Raises:
+        ConfigError: the extra is missing, or an endpoint cannot be used.
+    """
+
+    def __init__(
+        self, mission: int, uav: int, connect: Sequence[str] = (), listen: Sequence[str] = ()
+    ) -> None:
+        try:
+            import zenoh
+        except ImportError as error:
+            raise ConfigError(
+                "--radio: zenoh is missing; pip install 'marl_framework[fly]'"
+            ) from error
+        self._new: SimpleQueue[bytes] = SimpleQueue()
+        self.present: set[int] = set()
+        self._error, key = zenoh.ZError, f"marl/{mission:016x}"
+        try:
+            self._session = session = zenoh.open(_configuration(connect, listen))
+        except zenoh.ZError as error:
+            ends = ", ".join([*connect, *listen]) or "multicast"
+            reason = str(error).split(" at /")[0]  # without places in Zenoh's code
+            raise ConfigError(
+                f"--radio, --listen: cannot use {ends}: {reason}; give endpoints such as "
+                "tcp/10.0.0.1:7447"
+            ) from error
+        rules, reliable = zenoh.CongestionControl, zenoh.Reliability.RELIABLE
+        self._publishers = [
+            session.declare_publisher(
+                f"{key}/{kind}/{uav}", congestion_control=rule, express=True, reliability=reliable
+            )
+            for kind, rule in (("data", rules.DROP), ("position", rules.BLOCK))
+        ]
+        # One subscriber, as two would not receive in order. Others send to a UAV once they know
+        # its token, which therefore follows the subscriber.
+        remote = zenoh.Locality.REMOTE
+        self._kept = (
+            session.declare_subscriber(f"{key}/*/*", self._take, allowed_origin=remote),
+            session.liveliness().declare_token(f"{key}/alive/{uav}"),
+            session.liveliness().declare_subscriber(f"{key}/alive/*", self._note, history=True),
+        )
+
+    def send(self, data: bytes) -> None:
+        """Send a message to all others."""
+        publisher = self._publishers[isinstance(decode(data), Position)]
+        with suppress(self._error):  # lost, as any message may be
+            publisher.put(data)
+
+    def receive(self) -> list[bytes]:
+        """Return the messages that have arrived since the last call."""
+        return [self._new.get() for _ in range(self._new.qsize())]
+
+    def close(self) -> None:
+        """Leave the team; messages on their way may be lost."""
+        self._session.close()
+
+    def _take(self, sample: zenoh.Sample) -> None:
+        self._new.put(sample.payload.to_bytes())
+
+    def _note(self, sample: zenoh.Sample) -> None:
+        uav = str(sample.key_expr).rsplit("/", 1)[1]
+        if uav.isdecimal():
+            left = str(sample.kind).endswith("DELETE")
+            (self.present.discard if left else self.present.add)(int(uav))
+
+
+def _configuration(connect: Sequence[str], listen: Sequence[str]) -> zenoh.Config:
+    import zenoh
+
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "connect/endpoints": list(connect),
+        "scouting/multicast/enabled": not connect and not listen,
+        **_WAITS,
+    }
+    if listen:
+        settings["listen/endpoints"] = list(listen)
+    config = zenoh.Config()
+    for key, value in settings.items():
+        config.insert_json5(key, json.dumps(value))
+    return config

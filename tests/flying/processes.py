@@ -1,0 +1,80 @@
+"""Teams whose UAVs fly in processes of their own, for the tests."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.model import Config
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.flying.dry_run import Moment
+from marl_framework.flying.options import main
+from tests.flying.dry import SEED
+
+PATIENCE = 300  # until a process is stuck [s]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["marl_framework.flying.solo", "marl_framework.flying.options"])
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """Return a port of the loopback that nobody uses."""
+    with socket.socket(type=kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def addresses(uav: int, port: int) -> list[str]:
+    """Return the options of a radio: UAV 1 listens on `port`, and the others find it there."""
+    if uav == 1:
+        return ["--listen", f"tcp/127.0.0.1:{port}"]
+    return ["--listen", "tcp/127.0.0.1:0", "--radio", f"tcp/127.0.0.1:{port}"]
+
+
+def fly_apart(
+    folder: Path,
+    config: Config,
+    words: Sequence[str],
+    radio: Callable[[int, int], list[str]] = addresses,
+) -> list[list[Moment]]:
+    """Fly each UAV of a team by the command, in its own process; return their moments."""
+    file, port, team = folder / "mission.yaml", free_port(), config.experiment.missions.n_agents
+    file.write_text(format_yaml(config_to_dict(config)))
+    assert isinstance(team, int)
+    flights = []
+    for uav in range(1, team + 1):
+        own = ["--config", str(file), "--seed", str(SEED), "--uav", str(uav), "--of", str(team)]
+        own += [
+            "--separation",
+            "0",
+            "--run-name",
+            f"uav{uav}",
+            "--set",
+            f"logging.directory={folder}",
+        ]
+        flights.append(_CONTEXT.Process(target=_run, args=[[*own, *radio(uav, port), *words]]))
+    for flight in flights:
+        flight.start()
+    for flight in flights:
+        flight.join(PATIENCE)
+        flight.kill()
+        assert flight.exitcode == 0
+    return [_moments(folder / f"uav{uav}") for uav in range(1, team + 1)]
+
+
+def _run(words: list[str]) -> None:
+    sys.exit(main(words))
+
+
+def _moments(run: Path) -> list[Moment]:
+    results = json.loads((run / "summary.json").read_text())["results"]
+    assert results["uav"]["dropped"] == {}
+    return [
+        Moment(tuple(place), tuple(heard), belief, averages)
+        for place, heard, belief, averages in results["moments"]
+    ]
