@@ -112,10 +112,15 @@ class MavsdkVehicle:
         level = self._flight.return_altitude
 
         def steps() -> None:
-            self._prepare()
-            self._insist(self._action.set_takeoff_altitude, level)
-            self._insist(self._action.arm)
-            self._insist(self._action.takeoff)
+            known = {"armed", "landed_state"}
+            self._wait(lambda: known <= self._newest.keys(), self._patience)
+            if self.status().landed:
+                self._prepare()
+                self._insist(self._action.set_takeoff_altitude, level)
+                self._insist(self._action.arm)
+                self._insist(self._action.takeoff)
+            elif self._position is not None:  # it was told to hold on its way
+                self._reposition((*self._position[:2], level))
             low = level - self._settings.acceptance_radius
             self._wait(lambda: self._position is not None and self._position[2] > low)
             for stop in ((*goal[:2], level), goal):

@@ -30,7 +30,7 @@ FIRST, NEXT = (1, 1, 1), (2, 1, 0)
 Fly = Callable[..., tuple[MavsdkVehicle, Autopilot]]
 
 
-def wait_for(ready: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(ready: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, "nothing happened"
@@ -157,6 +157,21 @@ def test_a_newer_command_replaces_the_take_off(fly: Fly, kind: Kind) -> None:
     wait_for(lambda: vehicle.status().landed)
     assert math.dist(autopilot.at, autopilot.home) < 0.1
     assert np.array(autopilot.track)[:, 1].max() < 0  # it never came to the area
+
+
+@KINDS
+def test_a_vehicle_that_held_goes_on_to_its_start(fly: Fly, kind: Kind) -> None:
+    vehicle, autopilot = fly(kind)
+    autopilot.pace = 15.0
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.at[2] > 10)
+    vehicle.hold()
+    wait_for(lambda: not autopilot.speed.any())
+    autopilot.pace = 30.0
+    vehicle.take_off(FIRST)
+    wait_for(vehicle.arrived)
+    assert near(autopilot, (5.0, 5.0, 10.0))
+    assert autopilot.commands.count("takeoff") == 1
 
 
 @KINDS
