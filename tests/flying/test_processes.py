@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.flying.dry_run import make_world, simulate
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.terrains.geotiff import place_at
+from tests.flying.autopilot import Autopilot, Kind
 from tests.flying.dry import SEED, config_of, maker
-from tests.flying.processes import addresses, fly_apart
+from tests.flying.processes import addresses, fly_apart, free_port
 from tests.flying.relay import Relay
 
 pytest.importorskip("zenoh")
@@ -24,14 +29,15 @@ def both(
     folder: Path,
     policy: str,
     agents: int,
-    radio: Callable[[int, int], list[str]] = addresses,
+    own: Callable[[int, int], list[str]] = addresses,
+    words: tuple[str, ...] = FAST,
     **changes: Any,
 ) -> None:
     """Fly a team in processes and in the simulator, and compare them."""
     config = config_of(folder, agents=agents, uav=LOSSY, **changes)
     make = maker(policy, config, folder)
-    options = ["--policy", policy, "--checkpoint", str(folder / "team.pt"), *FAST]
-    flown = fly_apart(folder, config, options, radio)
+    options = ["--policy", policy, "--checkpoint", str(folder / "team.pt"), *words]
+    flown = fly_apart(folder, config, options, own)
     environment = MissionEnvironment(config, 1, "cpu", "test")
     world = make_world(environment, SEED)
     simulated = simulate(world, make(environment), SEED).moments
@@ -62,3 +68,22 @@ def test_a_slow_link_changes_nothing(tmp_path: Path) -> None:
             return addresses(uav, relay.port)
 
         both(tmp_path, "search", 2, radio, budget=5)
+
+
+@pytest.mark.parametrize("kind", ["px4", "ardupilot"])
+def test_vehicles_by_mavlink_fly_as_the_simulator(tmp_path: Path, kind: Kind) -> None:
+    pytest.importorskip("mavsdk")
+    deployment = {"origin": (48.0, 11.0), "home": (47.9998, 11.0), "autopilot": kind}
+    config, place = config_of(tmp_path, agents=2, deployment=deployment), place_at(48.0, 11.0)
+    environment = MissionEnvironment(config, 1, "cpu", "test")
+    with ExitStack() as stack:
+
+        def own(uav: int, port: int) -> list[str]:
+            home = place.metres(np.array([open_plan(environment, place, uav - 1).home[::-1]]))[0]
+            link = free_port(socket.SOCK_DGRAM)
+            autopilot = Autopilot(link, kind, place, (home[0], home[1]))
+            autopilot.start()
+            stack.callback(autopilot.stop)
+            return [*addresses(uav, port), "--vehicle", f"udpin://127.0.0.1:{link}"]
+
+        both(tmp_path, "information_gain", 2, own, (), budget=3, deployment=deployment)
