@@ -68,7 +68,8 @@ def fly_one(
     if options.separation is None:
         options.separation = config.deployment.separation
     slow = _with_time_factor(config, options.time_factor)
-    environment, entries, moments = MissionEnvironment(slow, 1, device, "test"), Entries(), []
+    environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
+    moments: list[Moment] = []
     if options.uav > environment.n_agents:
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to {environment.n_agents}")
     world, uav = make_world(environment, options.seed), options.uav - 1

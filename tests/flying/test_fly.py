@@ -71,12 +71,22 @@ def test_a_flight_needs_no_record(
 
 
 GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.yaml")
+ONE = (*GAIN[1:], "--uav", "1")
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (GAIN[1:], "--dry-run"),
+        ((*GAIN, "--uav", "1"), "--uav"),
+        ((*ONE, "--uav", "0"), "--uav 0"),
+        ((*ONE, "--uav", "3", "--of", "2"), "--uav 3"),
+        ((*ONE, "--uav", "9"), "--uav 9"),
+        ((*ONE, "--time-factor", "0"), "--time-factor"),
+        ((*ONE, "--time-factor", "2", "--vehicle", "udpin://127.0.0.1:1"), "--time-factor"),
+        ((*ONE, "--separation", "0", "--listen", "nonsense"), "--listen"),
+        ((*ONE, "--separation", "0", "--camera", "nonsense"), "--camera"),
+        ((*ONE, "--separation", "0", "--vehicle", "udpin://127.0.0.1:1"), "deployment.origin"),
         (("--replay", "missing.mcap"), "missing.mcap"),
         (("--replay", __file__), "test_fly.py"),
         (("--replay", __file__, "--dry-run"), "--dry-run"),
