@@ -8,6 +8,8 @@ from pydantic import Field
 
 from marl_framework.config import types
 
+SIMULATED = "simulated"
+"""Name of the vehicle and of the camera of a simulated world."""
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Metres = Annotated[float, Field(gt=0, le=1000)]
 

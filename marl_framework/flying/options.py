@@ -15,6 +15,7 @@ from marl_framework.command_line import (
     loaded,
 )
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.flying import SIMULATED
 from marl_framework.config.loading import resolve_config_path
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.evaluation.options import SEED
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from marl_framework.config.model import Config
     from marl_framework.planners.team import Checkpoint
 
-SIMULATED = "simulated"
 _MEANING = "Fly a team whose UAVs decide in the air, each from what it has read and heard."
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.flying import FlyingConfig
+from marl_framework.config.flying import SIMULATED, FlyingConfig
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
@@ -26,7 +26,6 @@ from marl_framework.flying.dry_run import (
 )
 from marl_framework.flying.frame_camera import make_camera
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
-from marl_framework.flying.options import SIMULATED
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.record import facts_of, recording
