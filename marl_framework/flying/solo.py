@@ -107,7 +107,7 @@ def fly_one(
             belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{options.uav}"
             if track:
                 write_belief(belief, [track], environment, folder)
-            done = summary(pilot, moments, entries)
+            done = {**summary(pilot, moments, entries), "seconds": seconds}
             results = {
                 "planner": options.policy,
                 "checkpoint": None if checkpoint is None else checkpoint.name,
@@ -116,7 +116,7 @@ def fly_one(
                 "moments": moments,
             }
             run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
-            print(describe(options.uav, {**done, "seconds": seconds}))
+            print(describe(options.uav, done))
 
         # `fly_into_run` also serves commands with these options.
         options.check = options.archive_earlier = False
