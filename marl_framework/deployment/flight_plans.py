@@ -83,7 +83,8 @@ def flight_plans(
 def open_plan(environment: MissionEnvironment, place: Place, uav: int) -> FlightPlan:
     """Return the plan of UAV `uav`, from 0, without items: it may fly anywhere in the area.
 
-    `place` is the location of the area. Raises ConfigError if altitudes do not count from home.
+    `place` is the location of the area. Raises ConfigError if altitudes do not count from home, or
+    if a pad of the team is closer to the area than `deployment.separation`.
     """
     config, lattice = environment.config, environment.lattice
     settings, top = config.deployment, config.geometry.altitudes[-1]
@@ -91,9 +92,14 @@ def open_plan(environment: MissionEnvironment, place: Place, uav: int) -> Flight
         raise ConfigError("deployment.altitudes: not supported in flight; set it to home")
     x, y = home_metres(place, settings.home)
     last = lattice.metres(torch.tensor(lattice.shape) - 1)[:2].tolist()
-    stops = np.array(
-        [(x + settings.pad_distance * uav, y), (0, 0), last, (last[0], 0), (0, last[1])]
-    )
+    pads = [(x + settings.pad_distance * n, y) for n in range(environment.n_agents)]
+    inside = np.clip(pads, 0, last)
+    if np.linalg.norm(inside - pads, axis=-1).min() < settings.separation:
+        raise ConfigError(
+            f"deployment.home: UAVs take off in the area or closer than {settings.separation:g} m "
+            "to it; set home to a place further away"
+        )
+    stops = np.array([pads[uav], (0, 0), last, (last[0], 0), (0, last[1])])
     home = place.degrees(stops[:1])[0, ::-1].tolist()
     zones = environment.zones
     fences = [] if zones is None else geofences(zones, place, config, (0.0, 0.0))

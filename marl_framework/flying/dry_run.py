@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
+from marl_framework.deployment.flight_plans import home_metres
 from marl_framework.deployment.schedule import leg_seconds, transit_altitude
 from marl_framework.evaluation.flight import (
     FlightLog,
@@ -30,6 +32,7 @@ from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.record import Wrap
 from marl_framework.flying.simulated import World, blank_state, simulated_hardware
+from marl_framework.flying.survey import area_place
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Planner
@@ -146,13 +149,16 @@ def make_pilot(
 
 
 def return_seconds(environment: MissionEnvironment) -> float:
-    """Return an upper bound of the time that a UAV takes to fly home [s], for pads nearby."""
+    """Return an upper bound of the time that a UAV takes to fly home [s]."""
     settings, lattice = environment.config.deployment, environment.lattice
     last = torch.tensor(lattice.shape) - 1
     corner = lattice.metres(last).double().numpy()
     top = transit_altitude(environment.n_agents, float(corner[2]), settings)
-    across = corner[0] + corner[1] + settings.pad_distance * environment.n_agents
-    stops = np.array([[0, 0, 0], [0, 0, top], [across, 0, top], [across, 0, 0]], float)
+    place = area_place(environment.config)
+    home = (0.0, 2 * settings.separation) if place is None else home_metres(place, settings.home)
+    across = math.hypot(*home) + math.hypot(*corner[:2])
+    across += settings.pad_distance * environment.n_agents
+    stops = np.array([[0, 0, 0], [0, 0, top], [across, 0, top], [across, 0, 0]])
     return float(leg_seconds(stops[:-1], stops[1:], settings).sum())
 
 

@@ -16,7 +16,7 @@ class Status(NamedTuple):
     position: tuple[float, float, float] | None
     """Coordinates on the lattice [m]; None without a position fix."""
     battery: float
-    """Remaining charge, 0 to 1."""
+    """Remaining charge, 0 to 1; NaN if it is unknown."""
     controlled: bool = True
     """Whether the vehicle follows this pilot: it is in the mode in which it takes its commands, or
     returns on its command."""

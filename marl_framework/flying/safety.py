@@ -6,6 +6,7 @@ may have to climb and return from there, so ways are kept apart horizontally.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
@@ -83,6 +84,8 @@ def vehicle_problem(
         return "no telemetry"
     if status.position is None:
         return "no position"
+    if math.isnan(status.battery):
+        return "no battery level"
     if way is not None:
         error = float(point_distances(np.array(status.position), *way))
         if error > limits.position_error:

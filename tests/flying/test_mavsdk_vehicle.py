@@ -215,7 +215,9 @@ def test_another_autopilot_is_refused(fly: Fly) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "udpin://127.0.0.1:{port}"])
 def test_no_vehicle_is_reported(url: str) -> None:
-    environment = MissionEnvironment(small_config(deployment={"origin": ORIGIN}), 1, "cpu", "test")
+    environment = MissionEnvironment(
+        small_config(deployment={"origin": ORIGIN, "home": HOME}), 1, "cpu", "test"
+    )
     place = place_at(*ORIGIN)
     url = url.format(port=free_port(socket.SOCK_DGRAM))
     plan = open_plan(environment, place, UAV)
@@ -224,7 +226,21 @@ def test_no_vehicle_is_reported(url: str) -> None:
 
 
 def test_return_altitudes_differ() -> None:
-    environment = MissionEnvironment(small_config(deployment={"origin": ORIGIN}), 1, "cpu", "test")
+    environment = MissionEnvironment(
+        small_config(deployment={"origin": ORIGIN, "home": HOME}), 1, "cpu", "test"
+    )
     plans = [open_plan(environment, place_at(*ORIGIN), uav) for uav in range(3)]
     levels = [plan.return_altitude for plan in plans]
     assert all(b - a == 5.0 for a, b in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize(
+    "home",
+    [None, ORIGIN, (48.0001, 11.0001), (47.99996, 11.0001), (48.0001, 10.9997)],
+    ids=["none", "corner", "inside", "close", "third pad inside"],
+)
+def test_pads_in_the_area_are_refused(home: tuple[float, float] | None) -> None:
+    config = small_config(deployment={"origin": ORIGIN, "home": home})
+    environment = MissionEnvironment(config, 1, "cpu", "test")
+    with pytest.raises(ConfigError, match=r"deployment\.home"):
+        open_plan(environment, place_at(*ORIGIN), 0)

@@ -70,7 +70,7 @@ def test_a_slow_link_changes_nothing(tmp_path: Path) -> None:
         both(tmp_path, "search", 2, radio, budget=5)
 
 
-@pytest.mark.parametrize("kind", ["px4", "ardupilot"])
+@pytest.mark.parametrize("kind", ["ardupilot", pytest.param("px4", marks=pytest.mark.soak)])
 def test_vehicles_by_mavlink_fly_as_the_simulator(tmp_path: Path, kind: Kind) -> None:
     pytest.importorskip("mavsdk")
     deployment = {"origin": (48.0, 11.0), "home": (47.9998, 11.0), "autopilot": kind}

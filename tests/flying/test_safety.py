@@ -58,6 +58,7 @@ WAY = np.array([25.0, 25.0, 5.0]), np.array([30.0, 25.0, 5.0])
         (Status(9.0, HERE, 1.0), WAY, None),
         (Status(7.9, HERE, 1.0), WAY, "telemetry"),
         (Status(9.0, None, 1.0), WAY, "position"),
+        (Status(9.0, HERE, float("nan")), WAY, "battery"),
         (Status(9.0, (30.0, 27.9, 5.0), 1.0), WAY, None),
         (Status(9.0, (30.0, 28.1, 5.0), 1.0), WAY, "3.1 m"),
         (Status(9.0, (34.0, 25.0, 5.0), 1.0), WAY, "4.0 m"),
