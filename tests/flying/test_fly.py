@@ -19,6 +19,7 @@ from tests.teams import save_team
 def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
     words = ("--dry-run", "--checkpoint", str(team), "--run-name", "today", "--seed", "3")
+    words = (*words, "--separation", "0")
     assert main([*words, "--set", f"logging.directory={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     assert "equal: yes" in printed
