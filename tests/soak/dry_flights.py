@@ -6,10 +6,12 @@ Prints how the UAVs ended, the least distance between two of them, and flights t
 from __future__ import annotations
 
 import random
+import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from tests.flying.dry import config_of, maker
 from tests.flying.faults import Faults, Flight
 
 SEPARATION = 5.0
+_OFF_WAY = re.compile("is .* m off its way")
 _LONGEST = 7200.0  # simulated time after which a flight counts as stuck [s]
 
 
@@ -174,19 +177,20 @@ def _judge(flight: Flight) -> Outcome:
 
 
 def main(number: int, first: int = 0) -> int:
-    """Fly missions and print a table; return the exit code."""
+    """Fly missions and print a table, also when interrupted; return the exit code."""
     ends: Counter[str] = Counter()
-    broken, closest = [], float("inf")
-    with tempfile.TemporaryDirectory() as folder:
+    broken, closest, flown = 0, float("inf"), 0
+    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         soak = Soak(Path(folder))
         for seed in range(first, first + number):
             outcome = soak.fly(seed)
-            ends.update(outcome.ends)
+            flown += 1
+            ends.update(_OFF_WAY.sub("is off its way", end) for end in outcome.ends)
             closest = min(closest, outcome.closest)
             if outcome.broken:
-                broken.append(f"flight {seed}: {outcome.broken}")
-                print(broken[-1], flush=True)
-    print(f"{number} flights, {len(broken)} broke a rule, closest approach {closest:.2f} m")
+                broken += 1
+                print(f"flight {seed}: {outcome.broken}", flush=True)
+    print(f"{flown} flights, {broken} broke a rule, closest approach {closest:.2f} m")
     for end, count in ends.most_common():
         print(f"{count:7} {end}")
     return bool(broken)
