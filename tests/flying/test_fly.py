@@ -94,7 +94,6 @@ GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.ya
         ((*GAIN, "--set", "experiment.uav.delay=1"), "experiment.uav.delay"),
         ((*GAIN, "--set", "experiment.constraints.budget=[3,5]"), "experiment.constraints.budget"),
         ((*GAIN, "--set", "experiment.constraints.cost.limit=99"), "cost.limit"),
-        ((*GAIN, "--set", "sensor.model.adapt=true"), "sensor.model.adapt"),
     ],
 )
 def test_bad_input_is_refused(
