@@ -1,7 +1,8 @@
 """Fly with lost and late messages: `python -m benchmarks.learning.radio`.
 
 Flies the missions of the params file (default: params.yaml) with each share of lost messages and
-each delay. Losses come in bursts of ten messages. All rows have the same terrains and starts.
+each delay. Losses come in bursts of ten messages. All runs have the same terrains and starts. Each
+run is written when it ends, and a run that the JSON already has is not repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import table_text
+from benchmarks.helpers.trainings import Cache
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import evaluate
@@ -31,7 +33,6 @@ POLICIES = {"student": LEARNED, "search": "search", "information_gain": "informa
 """Planner of each policy."""
 LOSSES = (0.0, 0.3, 0.6, 0.9)
 DELAYS = (0, 1, 2, 4)
-BURST = 10
 VALUES = {"mean": "", "worst_tenth": ", worst tenth"}
 
 
@@ -39,56 +40,56 @@ def measure(job: Job) -> dict[str, Any]:
     """Fly all policies with all losses and delays.
 
     Returns:
-        `rows`: `policy`, `loss` (share), `delay` [moves], and for each of `METRICS` its `mean` and
-        `worst_tenth`.
+        `runs`: `variant` (policy), `seed`, `loss` (share), `delay` [moves], and for each of
+        `METRICS` its `mean` and `worst_tenth`.
     """
-    options, rows = job.options, []
-    student = load_team(options.checkpoint)
+    options, student = job.options, load_team(job.options.checkpoint)
+    flown = {"missions": options.missions, "seed": options.seed}
+    variants = {policy: {"checkpoint": options.checkpoint, **flown} for policy in POLICIES}
+    cache = Cache(job, variants, **flown)
     for policy, loss, delay in product(options.policies, LOSSES, DELAYS):
-        values = {"failure_rate": loss, "failure_burst": BURST, "delay": delay}
-        overrides = (f"experiment.uav.{key}={value}" for key, value in values.items())
-        config = with_overrides(job.config, *overrides)
+        run: dict[str, Any] = {"variant": policy, "loss": loss, "delay": delay}
+        if cache.has(**run):
+            continue
+        keys = f"failure_rate={loss}", "failure_burst=10", f"delay={delay}"
+        config = with_overrides(job.config, *(f"experiment.uav.{key}" for key in keys))
         if policy == "student":
             config = with_team(config, student)
-        batch = batch_size(config, options.missions)
-        env = MissionEnvironment(config, batch, job.device, "test")
-        planner = make_planner(POLICIES[policy], env, student)
-        flown = evaluate(env, planner, options.missions, options.seed).metrics
-        row: dict[str, Any] = {"policy": policy, "loss": loss, "delay": delay}
+        env = MissionEnvironment(config, batch_size(config, options.missions), job.device, "test")
+        record = evaluate(env, make_planner(POLICIES[policy], env, student), **flown)
         for metric, sign in METRICS.items():
-            finals = flown[metric][:, -1]
+            finals = record.metrics[metric][:, -1]
             worst = worst_tenth(finals[None], sign)["mean"]
-            row[metric] = {"mean": float(finals.mean()), "worst_tenth": worst}
-        rows.append(row)
-    return {"rows": rows, "settings": {"missions": options.missions, "seed": options.seed}}
+            run[metric] = {"mean": float(finals.mean()), "worst_tenth": worst}
+        cache.add(seed=options.seed, **run)
+    return cache.results
 
 
 def grid(results: Mapping[str, Any], policy: str, metric: str, value: str) -> np.ndarray:
     """Return a value of a policy for each loss and delay, [len(LOSSES), len(DELAYS)]."""
-    rows = [row for row in results["rows"] if row["policy"] == policy]
-    return np.array([row[metric][value] for row in rows]).reshape(len(LOSSES), len(DELAYS))
+    values = [run[metric][value] for run in results["runs"] if run["variant"] == policy]
+    return np.array(values).reshape(len(LOSSES), len(DELAYS))
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return all rows as text."""
+    """Return all runs as text."""
     columns, lines = list(product(METRICS, VALUES)), []
-    for row in results["rows"]:
-        name = f"{row['policy']}, {row['loss']:.0%} lost, {row['delay']} moves late"
-        lines.append((name, *(f"{row[metric][value]:.3f}" for metric, value in columns)))
-    settings = results["settings"]
-    title = f"{settings['missions']} missions per row, seed {settings['seed']}"
+    for run in results["runs"]:
+        name = f"{run['variant']}, {run['loss']:.0%} lost, {run['delay']} moves late"
+        lines.append((name, *(f"{run[metric][value]:.3f}" for metric, value in columns)))
+    title = "{missions} missions per run, seed {seed}".format_map(results["settings"])
     return table_text(title, ("", *(LABELS[m] + VALUES[v] for m, v in columns)), lines)
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
     """Draw a heat map of each policy and value; all maps of a column share its colours."""
-    policies = list(dict.fromkeys(row["policy"] for row in results["rows"]))
+    policies = list(dict.fromkeys(run["variant"] for run in results["runs"]))
     figure = figures.make_figure(11, 2.7 * len(policies) + 0.4)
     panels = figure.subplots(len(policies), 4, sharex=True, sharey=True, squeeze=False)
     for column, (metric, value) in enumerate(product(METRICS, VALUES)):
         maps = [grid(results, policy, metric, value) for policy in policies]
-        low, high = np.min(maps), np.max(maps)
         colours = "viridis" if METRICS[metric] > 0 else "viridis_r"  # yellow is better
+        low, high = np.min(maps), np.max(maps)
         for axes, policy, values in zip(panels[:, column], policies, maps, strict=True):
             axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
             for (row, late), number in np.ndenumerate(values):
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "trained team called student (default: %(default)s)"
     parser.add_argument("--checkpoint", default="pretrained:student", metavar="RUN", help=text)
     parser.add_names("--policies", POLICIES)
-    parser.add_number("--missions", 50, "missions per row", 2, 4096)
+    parser.add_number("--missions", 50, "missions per run", 2, 4096)
     parser.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)
     return parser.publish(arguments, measure, table, draw)
 
