@@ -54,8 +54,6 @@ class SensorModelConfig(types.Section):
     """Coefficient a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: types.Positive = 0.2
     """Coefficient b of the exponential model [1/m]."""
-    adapt: bool = False
-    """Whether UAVs estimate the error rates in flight, from cells that they read twice."""
 
 
 class RasterConfig(types.Section):

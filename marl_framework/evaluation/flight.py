@@ -170,6 +170,8 @@ class FlightLog:
         self._origins = env.terrain.window_origins(start.terrain)
         self._places: list[Tensor] = []
         self._actives: list[Tensor] = []
+        self._footprints: list[Tensor] = []
+        self._seen = torch.zeros_like(state.truth)
         self._film: list[Tensor] = []
         self._rounds: list[dict[str, Tensor]] = []
         self._add_belief(torch.full_like(state.global_belief, env.config.mapping.prior))
@@ -178,11 +180,17 @@ class FlightLog:
         """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
         self._places.append(state.positions.clone())
         self._actives.append(active)
+        self._footprints.append(self._env.camera.team_boxes(state.positions, active)[..., :4])
+        read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
+        for uav, footprints in enumerate(self._footprints[-1].unbind(1)):  # no tensor [E, N, R, C]
+            masks = footprint_masks(footprints, self._env.camera.shape)
+            self._seen |= masks & read[:, uav, None, None]
         self._belief = state.global_belief
         self._add_belief(state.global_belief)
 
     def _add_belief(self, belief: Tensor) -> None:
-        self._rounds.append(map_metrics(belief, self._truth))
+        metrics = map_metrics(belief, self._truth, self._seen)
+        self._rounds.append({**metrics, "coverage": coverage(self._seen)})
         self._film.append(belief[: self._kept].half())
 
     def record(
@@ -191,14 +199,6 @@ class FlightLog:
         """Return the record; see `FlightRecord` for returns [E] and planning time per move [s]."""
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
-        readings = zip(self._places, self._actives, strict=True)
-        footprints = [env.camera.team_boxes(*reading)[..., :4] for reading in readings]
-        seen = torch.zeros_like(self._truth)
-        covered = [coverage(seen)]
-        for team_footprints in footprints:
-            for uav_footprints in team_footprints.unbind(1):  # avoids a tensor [E, N, R, C]
-                seen |= footprint_masks(uav_footprints, env.camera.shape)
-            covered.append(coverage(seen))
         positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
         path = env.lattice.metres(positions)
         levels = torch.arange(env.lattice.shape[2], device=env.device)
@@ -206,7 +206,7 @@ class FlightLog:
         return FlightRecord(
             planner=planner,
             config=env.config,
-            metrics={**metrics, "coverage": torch.stack(covered, dim=1)},
+            metrics=metrics,
             episode_return=rewards,
             absolute_return=absolutes,
             path_length=path.diff(dim=1).norm(dim=-1).sum(dim=(1, 2)),
@@ -214,7 +214,7 @@ class FlightLog:
             / active.sum(dim=(1, 2)).unsqueeze(1),
             positions=positions,
             path=path,
-            footprints=torch.stack(footprints, dim=1),
+            footprints=torch.stack(self._footprints, dim=1),
             active=active,
             truth=self._truth[: self._kept].clone(),
             belief=self._belief[: self._kept].clone(),

@@ -2,10 +2,11 @@
 
 Functions take `belief` [E, R, C] (floating point, P(region of interest) of each cell) and `truth`
 [E, R, C] (bool, True = region of interest, ROI). They return [E] with the belief's dtype and
-device, without a transfer to the host.
+device, without a transfer to the host. `seen` [E, R, C] bool marks the cells that at least one UAV
+has read; a lost frame reads none.
 
-In a mission without ROI cells, `f1` and the means over ROI cells (`roi_entropy`, `wrmse`,
-`wmll`) are 0.
+In a mission without ROI cells, `f1` and the means over ROI cells (`roi_entropy`, `wrmse`, `wmll`)
+are 0. While no cell is read, `ece` and `brier` are 0.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
 
 
 def coverage(seen: Tensor) -> Tensor:
-    """Return the share of observed cells, [E] float32, from their mask `seen` [E, R, C] bool."""
+    """Return the share of cells that were read, [E] float32."""
     return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
 
 
-def calibration_error(belief: Tensor, truth: Tensor) -> Tensor:
-    """Return the expected calibration error (Guo et al. 2017) of P(ROI) over the whole map.
+def calibration_error(belief: Tensor, truth: Tensor, seen: Tensor) -> Tensor:
+    """Return the expected calibration error (Guo et al. 2017) of P(ROI) over the cells read.
 
     Ten bins of equal width contain the cells by their belief. The error is the mean of |mean
     belief − share of ROI cells| over the bins, weighted by their number of cells. A belief of up
@@ -43,24 +44,24 @@ def calibration_error(belief: Tensor, truth: Tensor) -> Tensor:
     # Faster than `bucketize`. An index must not be NaN; the result may.
     bins = ((belief - _MARGIN) * _BINS).ceil_().sub_(1).clamp_(0, _BINS - 1).nan_to_num_(0).long()
     # Differences within a bin sum to its number of cells · (mean belief − share of ROI cells).
-    differences = belief - truth.to(belief.dtype)
+    differences = (belief - truth.to(belief.dtype)) * seen
     sums = belief.new_zeros(*belief.shape[:2], _BINS)  # by row, for precision
     sums.scatter_add_(2, bins, differences)
-    return sums.sum(1).abs().sum(1) / belief[0].numel()
+    return sums.sum(1).abs().sum(1) / count(seen).clamp(min=1).to(belief.dtype)
 
 
-def map_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
+def map_metrics(belief: Tensor, truth: Tensor, seen: Tensor) -> dict[str, Tensor]:
     """Return all metrics by name, [E] each, computed in chunks of missions for speed.
 
     `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
     `wrmse` and `wmll` are the same over the ROI cells. `brier` is the Brier score, the mean squared
-    error over the whole map. For `f1` see `accuracy.f1`, for `ece` see `calibration_error`.
+    error over the cells read. For `f1` see `accuracy.f1`, for `ece` see `calibration_error`.
     """
-    parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth)]
+    parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth, seen)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
+def _chunk_metrics(belief: Tensor, truth: Tensor, seen: Tensor) -> dict[str, Tensor]:
     """Return all metrics of a few missions; compute each logarithm only once."""
     roi = truth.to(belief.dtype)
     weight = roi / count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
@@ -70,18 +71,16 @@ def _chunk_metrics(belief: Tensor, truth: Tensor) -> dict[str, Tensor]:
     errors = (belief - roi).square_()
     entropies = log_q.lerp_(log_p, p)  # p·log p + (1 - p)·log(1 - p)
 
-    squared_error = errors.mean(dim=(-2, -1))
-
     def mean_over_roi(values: Tensor) -> Tensor:
         return (values * weight).sum(dim=(-2, -1))
 
     return {
         "roi_entropy": mean_over_roi(entropies) / -math.log(2),
         "f1": f1(belief, truth),
-        "rmse": squared_error.sqrt(),
+        "rmse": errors.mean(dim=(-2, -1)).sqrt(),
         "wrmse": mean_over_roi(errors).sqrt(),
         "mll": -likelihoods.mean(dim=(-2, -1)),
         "wmll": -mean_over_roi(likelihoods),
-        "ece": calibration_error(belief, truth),
-        "brier": squared_error,
+        "ece": calibration_error(belief, truth, seen),
+        "brier": (errors * seen).sum(dim=(-2, -1)) / count(seen).clamp(min=1).to(belief.dtype),
     }

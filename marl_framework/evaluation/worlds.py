@@ -46,7 +46,6 @@ _OFF: dict[tuple[str, ...], Callable[[Any], bool]] = {
     ("experiment", "uav", "failure_burst"): lambda burst: burst is None,
     ("experiment", "uav", "position_error"): lambda error: not any(error.values()),
     ("sensor", "reality"): lambda reality: reality == SensorRealityConfig().model_dump(),
-    ("sensor", "model", "adapt"): lambda adapts: not adapts,
     ("mapping", "caution"): lambda caution: caution == 1,
 }
 """Keys that are left out of the definition while the feature is off."""

@@ -94,8 +94,6 @@ def check_supported(config: Config) -> None:
         needed[key] = _FIXED[key]
     if missions.has_delays:
         needed["experiment.uav.delay"] = "0"
-    if config.sensor.model.adapt:
-        needed["sensor.model.adapt"] = "false"
     for key, value in needed.items():
         raise ConfigError(f"{key}: not supported in flight; set it to {value}")
 

@@ -18,7 +18,6 @@ from marl_framework.kernels.versions import Kernel, Version, block, check_contig
 
 KERNELS = {
     "read": Kernel("kernels.windows.read", "read_loop", "read"),
-    "contradictions": Kernel("kernels.windows.contradictions", "contradictions_loop"),
     "fuse_own": Kernel("kernels.windows.fuse_own", "own_loop", "fuse add_parts"),
     "fuse_global": Kernel("kernels.windows.fuse_global", "global_loop", "fuse add_parts"),
     "window_bits": Kernel("kernels.windows.window_bits", triton="window_bits"),
@@ -161,40 +160,6 @@ def read(
 def pool_readings(optics: Optics, positions: Tensor, readings: Tensor) -> Tensor:
     """Compute the area means of readings with plain operators; see `read`."""
     return cells.area_pool(readings.float(), *optics.of(optics.tile_weights, positions))
-
-
-def contradictions(version: Version, view: View, readings: Tensor, beliefs: Tensor) -> Tensor:
-    """Compare readings with the beliefs before them, over the cells of each footprint.
-
-    A cell belongs to the likelier side: ROI for a belief above 0.5, else not ROI. Its weight is
-    (2q - 1)⁸, with the probability q that it is on that side: only sure cells count, as the
-    others depend on the prior.
-
-    Args:
-        version: kernel version; with Triton, plain operators compute the sums.
-        view: positions and footprints of the UAVs.
-        readings: see `read`, [E, N, K_x, K_y] int8.
-        beliefs: own beliefs before the readings, [E, N, R, C] float32.
-
-    Returns:
-        For both sides (ROI first), the total weight of the cells whose reading contradicts the
-        side, the total of q, weighted, and the total weight, [E, N, 2, 3] float32.
-    """
-    if version is Version.LOOPS:
-        sums: Tensor = load("windows", version).contradictions(
-            readings, view.boxes, view.active, beliefs
-        )
-        return sums
-    index = Footprint(*view.boxes.unbind(-1)).flat_index(_window(readings), beliefs.shape[-1])
-    p = beliefs.flatten(2).gather(2, index)
-    signs = readings.flatten(2) * view.active.view(-1, 1, 1)
-    weight = (2 * p - 1) ** 8 * (signs != 0)
-    sides = []
-    for on_side, q, contrary in ((p > 0.5, p, -1), (p <= 0.5, 1 - p, 1)):
-        w = weight * on_side
-        sums_of_side = (w * (signs == contrary)).sum(-1), (w * q).sum(-1), w.sum(-1)
-        sides.append(torch.stack(sums_of_side, -1))
-    return torch.stack(sides, 2)
 
 
 def window_bits(keys: Tensor, n: int, window: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from marl_framework.kernels import cells_numba as cells
 from marl_framework.kernels.loops import FAST, loop, views
 
-_ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
+_HALF = np.float32(0.5)
 
 
 def read_windows(*arguments: Any) -> None:
@@ -25,13 +25,6 @@ def read_windows(*arguments: Any) -> None:
     if shift is None:
         shift = torch.zeros(*readings.shape[:2], 2, dtype=torch.int64)
     read_loop(*views(*before, shift, active, readings, pooled))
-
-
-def contradictions(*tensors: Tensor) -> Tensor:
-    """See `windows.contradictions`."""
-    sums = torch.zeros(*tensors[0].shape[:2], 2, 3)
-    contradictions_loop(*views(*tensors, sums))
-    return sums
 
 
 def fuse_own(*arguments: Any) -> None:
@@ -112,45 +105,6 @@ def _pool_coarse(seen, r, first, sides, pooled):
             for y in range(pooled.shape[1]):
                 col = cells.cell_weight(first + c, y, sides[1], pooled.shape[1])
                 pooled[x, y] += row * col * np.float32(seen[c])
-
-
-@loop(parallel=True)
-def contradictions_loop(readings, boxes, active, beliefs, sums):
-    """See `windows.contradictions`."""
-    n = boxes.shape[1]
-    for task in prange(boxes.shape[0] * n):
-        e, i = task // n, task % n
-        if active[e]:
-            _contradictions(readings[e, i], boxes[e, i], beliefs[e, i], sums[e, i])
-
-
-@njit(**FAST)
-def _contradictions(signs, box, belief, sums):
-    """Add up the cells of one reading, row by row."""
-    first, last = box[2], box[3]
-    for r in range(box[0], box[1]):
-        line = belief[r, first:last]
-        seen = signs[r - box[4], first - box[5] : last - box[5]]
-        wrong, sure, total = _ZERO, _ZERO, _ZERO
-        other_wrong, other_sure, other_total = _ZERO, _ZERO, _ZERO
-        for c in range(line.size):
-            p = line[c]
-            squared = (p + p - _ONE) * (p + p - _ONE)
-            weight = squared * squared * squared * squared
-            of_side = weight if p > _HALF else _ZERO
-            of_other = weight - of_side
-            total += of_side
-            sure += of_side * p
-            wrong += of_side if seen[c] < 0 else _ZERO
-            other_total += of_other
-            other_sure += of_other * (_ONE - p)
-            other_wrong += of_other if seen[c] > 0 else _ZERO
-        sums[0, 0] += wrong
-        sums[0, 1] += sure
-        sums[0, 2] += total
-        sums[1, 0] += other_wrong
-        sums[1, 1] += other_sure
-        sums[1, 2] += other_total
 
 
 @loop(parallel=True)

@@ -365,7 +365,6 @@ class MissionEnvironment:
             **{name: zeros() for name in ("failure_rate", "crash_rate")},
             **{name: zeros(dtype=torch.float64) for name in ("weighted_entropy", "entropy")},
             **{name: zeros(n, dtype=torch.float64) for name in ("limit", "left")},
-            **self.fusion.empty_state(e),
             **self.disturbances.empty_state(e, n),
             **self.radio.empty_state(e, n, self.camera.window),
         )

@@ -18,7 +18,6 @@ from marl_framework.kernels.cells import entropy
 _KEY = "sensor.model.type"
 # Limits that differ from 0 and 1 in float32; the clamp of beliefs is much tighter.
 _LOWEST, _HIGHEST = 1e-30, 1 - 2**-24
-_ESTIMATES = 1e-3, 0.49  # limits of rates that are estimated in flight
 
 
 class Sensor(Protocol):
@@ -114,22 +113,6 @@ def cautious_rates(rates: Tensor, caution: float) -> Tensor:
     positive, negative = reading_odds(rates).pow(caution).unbind(-1)
     false_alarm = (1 - negative) / (positive - negative)
     return torch.stack((negative * (1 - false_alarm), false_alarm), -1)
-
-
-def estimated_rates(counts: Tensor) -> Tensor:
-    """Return the miss and false-alarm probabilities that explain contradictions, [..., 2].
-
-    With probability q·m + (1 - q)·(1 - f) a reading contradicts a cell that is ROI with probability
-    q; for other cells m and f are exchanged. The rates solve these equations for the totals.
-
-    Args:
-        counts: totals of `windows.contradictions`, [..., 2, 3].
-    """
-    wrong, sure, total = counts.unbind(-1)
-    unsure = total - sure
-    known, spare = wrong - unsure, sure.prod(-1) - unsure.prod(-1)
-    rates = (known * sure.flip(-1) + unsure * known.flip(-1)) / spare.unsqueeze(-1)
-    return rates.clamp(*_ESTIMATES)
 
 
 def reading_shift(rates: Tensor) -> Tensor:

@@ -80,11 +80,6 @@ class MissionState(Seen):
     """Probability that a message is lost, [E] float32."""
     crash_rate: Tensor
     """Probability that a UAV crashes after a move, [E] float32."""
-    counts: Tensor
-    """Totals of `windows.contradictions` by altitude, [E, Z, 2, 3] float32; [E, 0] unless
-    `sensor.model.adapt`."""
-    odds: Tensor
-    """As `Optics.odds`, for the estimated error rates, [E, Z, 2] float32; [E, 0] as `counts`."""
     # Disturbances; each field has size 0, [E, 0], if it is off.
     costs: Tensor
     """Cost of each action in the wind, [E, A] float64."""

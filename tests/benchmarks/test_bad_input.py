@@ -27,6 +27,7 @@ OWN = {
     "learning.adaptive": ["--terrains moon", "--teams nobody", "--missions 1"],
     "learning.no_fly": ["--variants wall"],
     "learning.predicted": ["--predictors runs/x"],
+    "learning.radio": ["--policies nobody", "--missions 1"],
     "learning.sample_reuse": ["--kl-limit -1", "--passes 0", "--seeds 0"],
     "learning.search_settings": ["--predictors=", "--missions 1"],
     "learning.students": ["--variants both"],

@@ -36,19 +36,24 @@ from tests.mission.mixed import of_mission, reset_of_mission
 from tests.small import small_config
 
 
-def flight_config(*kinds: str) -> Config:
+def flight_config(*kinds: str, lost_frames: float = 0.0) -> Config:
     """5 × 4 × 3 positions, 34 × 25 cells, 5 moves of 3 UAVs, a radio that fails."""
     return small_config(
         pixels=(10, 10),
         dims=(20.0, 15.0),
         prior=0.4,
         uav={"communication_range": (0.0, 15.0, 25.0, 100.0), "failure_rate": 0.3},
-        sensor={"simulation": {"kinds": kinds or ("split", "random_field")}},
+        sensor={
+            "simulation": {"kinds": kinds or ("split", "random_field")},
+            "reality": {"lost_frames": lost_frames},
+        },
     )
 
 
-def make(num_envs: int, split: str = "test") -> tuple[MissionEnvironment, Planner]:
-    env = MissionEnvironment(flight_config(), num_envs, "cpu", split)
+def make(
+    num_envs: int, split: str = "test", lost_frames: float = 0.0
+) -> tuple[MissionEnvironment, Planner]:
+    env = MissionEnvironment(flight_config(lost_frames=lost_frames), num_envs, "cpu", split)
     return env, InformationGainPlanner(env.lattice, env.camera)
 
 
@@ -60,12 +65,13 @@ def same(a: FlightRecord, b: FlightRecord) -> None:
     torch.testing.assert_close(a.episode_return, b.episode_return, rtol=1e-5, atol=1e-5)
 
 
-def test_a_flight_equals_a_replay_by_hand() -> None:
-    env, planner = make(2)
+@pytest.mark.parametrize("lost_frames", [0.0, 0.5])
+def test_a_flight_equals_a_replay_by_hand(lost_frames: float) -> None:
+    env, planner = make(2, lost_frames=lost_frames)
     record = fly(env, planner, torch.Generator(), MissionStreams(env, 5))
     draws = MissionStreams(env, 5)
     state = env.reset(draws.draw_reset())
-    seen = np.zeros((2, *env.camera.shape), dtype=bool)
+    seen, in_view = np.zeros((2, 2, *env.camera.shape), dtype=bool)
     reward, absolute, length = np.zeros(2), np.zeros(2), np.zeros(2)
     heights = np.zeros((2, 3))
     scale = env.config.experiment.reward
@@ -77,9 +83,12 @@ def test_a_flight_equals_a_replay_by_hand() -> None:
                     slice(low[e, n].item(), high[e, n].item())
                     for low, high in ((fp.row0, fp.row1), (fp.col0, fp.col1))
                 )
-                seen[e, rows, cols] = True
+                in_view[e, rows, cols] = True
+                corner = fp.window_row[e, n].item(), fp.window_col[e, n].item()
+                for cell in np.argwhere(state.readings[e, n].numpy() != 0):
+                    seen[e, *(corner + cell)] = True
                 heights[e, state.positions[e, n, 2]] += 1
-        found = metrics.map_metrics(state.global_belief, state.truth)
+        found = metrics.map_metrics(state.global_belief, state.truth, torch.tensor(seen))
         for name, expected in found.items():
             torch.testing.assert_close(record.metrics[name][:, reading + 1], expected)
         covered = record.metrics["coverage"][:, reading + 1].numpy()
@@ -99,6 +108,7 @@ def test_a_flight_equals_a_replay_by_hand() -> None:
     np.testing.assert_allclose(record.path_length.numpy(), length, rtol=1e-6)
     shares = heights / heights.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(record.altitude_shares.numpy(), shares, rtol=1e-6)
+    assert np.array_equal(seen, in_view) == (lost_frames == 0)
     assert torch.equal(record.belief, state.global_belief)
     assert torch.equal(record.truth, state.truth)
 

@@ -17,8 +17,8 @@ from marl_framework.evaluation import metrics
 from marl_framework.mission import accuracy
 
 
-def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    """Beliefs with certain, undecided and in-between cells, and unrelated truths."""
+def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Beliefs with certain, undecided and in-between cells, unrelated truths, and cells read."""
     generator = torch.Generator().manual_seed(seed)
     shape = (missions, 23, 17)
     belief = torch.rand(shape, generator=generator, dtype=torch.float64)
@@ -27,7 +27,7 @@ def random_maps(seed: int, missions: int = 3) -> tuple[torch.Tensor, torch.Tenso
         belief[special == index] = value
     truth = torch.rand(shape, generator=generator) < 0.3
     truth[:, 0, 0], truth[:, 0, 1] = True, False
-    return belief, truth
+    return belief, truth, torch.rand(shape, generator=generator) < 0.6
 
 
 def binned_error(belief: np.ndarray, truth: np.ndarray) -> float:
@@ -40,7 +40,7 @@ def binned_error(belief: np.ndarray, truth: np.ndarray) -> float:
     return total / belief.size
 
 
-def reference(belief: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+def reference(belief: np.ndarray, truth: np.ndarray, seen: np.ndarray) -> dict[str, float]:
     p = belief.clip(1e-4, 1 - 1e-4)
     of_roi = scipy_entropy(np.stack((p[truth], 1 - p[truth])), base=2, axis=0)
     labels = [False, True]
@@ -51,17 +51,18 @@ def reference(belief: np.ndarray, truth: np.ndarray) -> dict[str, float]:
         "wrmse": root_mean_squared_error(np.ones(truth.sum()), belief[truth]),
         "mll": log_loss(truth.ravel(), p.ravel(), labels=labels),
         "wmll": log_loss(np.ones(truth.sum(), dtype=bool), p[truth], labels=labels),
-        "ece": binned_error(belief, truth),
-        "brier": brier_score_loss(truth.ravel(), belief.ravel()),
+        "ece": binned_error(belief[seen], truth[seen]),
+        "brier": brier_score_loss(truth[seen], belief[seen]),
     }
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_metrics_equal_scikit_learn_and_scipy(seed: int) -> None:
-    belief, truth = random_maps(seed)
-    rows = [reference(p.numpy(), t.numpy()) for p, t in zip(belief, truth, strict=True)]
-    found = metrics.map_metrics(belief, truth)
+    belief, truth, seen = random_maps(seed)
+    missions = zip(belief, truth, seen, strict=True)
+    rows = [reference(*(each.numpy() for each in maps)) for maps in missions]
+    found = metrics.map_metrics(belief, truth, seen)
     assert tuple(found) == tuple(rows[0])
     for name, values in found.items():
         np.testing.assert_allclose(values.numpy(), [row[name] for row in rows], rtol=1e-9)
@@ -70,10 +71,10 @@ def test_metrics_equal_scikit_learn_and_scipy(seed: int) -> None:
 
 
 def test_single_precision_is_close_to_double() -> None:
-    belief, truth = random_maps(1)
+    belief, truth, seen = random_maps(1)
     belief[belief == 0.501] = 0.6  # the threshold itself is a matter of rounding
-    double = metrics.map_metrics(belief, truth)
-    for name, single in metrics.map_metrics(belief.float(), truth).items():
+    double = metrics.map_metrics(belief, truth, seen)
+    for name, single in metrics.map_metrics(belief.float(), truth, seen).items():
         assert single.dtype == torch.float32
         torch.testing.assert_close(single.double(), double[name], rtol=1e-5, atol=1e-6)
 
@@ -82,17 +83,17 @@ def test_a_truth_without_region_of_interest_gives_finite_numbers() -> None:
     belief = torch.full((2, 4, 5), 0.3)
     truth = torch.zeros(2, 4, 5, dtype=torch.bool)
     assert torch.equal(metrics.roi_entropy(belief, truth), torch.zeros(2))
-    for name, value in metrics.map_metrics(belief, truth).items():
+    for name, value in metrics.map_metrics(belief, truth, ~truth).items():
         assert torch.isfinite(value).all(), name
         if name in ("roi_entropy", "f1", "wrmse", "wmll"):
             assert torch.equal(value, torch.zeros(2)), name
 
 
 def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    belief, truth = random_maps(3, missions=5)
-    expected = metrics.map_metrics(belief, truth)
-    monkeypatch.setattr(accuracy, "CPU_CELLS", 2 * belief[0].numel())
-    for name, values in metrics.map_metrics(belief, truth).items():
+    maps = random_maps(3, missions=5)
+    expected = metrics.map_metrics(*maps)
+    monkeypatch.setattr(accuracy, "CPU_CELLS", 2 * maps[0][0].numel())
+    for name, values in metrics.map_metrics(*maps).items():
         assert values.shape == (5,)
         torch.testing.assert_close(values, expected[name])
 
@@ -100,6 +101,34 @@ def test_many_missions_are_measured_in_groups(monkeypatch: pytest.MonkeyPatch) -
 # Reliability ------------------------------------------------------------------------------
 
 COUNTS = st.lists(st.integers(0, 20), min_size=1, max_size=12)
+
+
+def everywhere(*maps: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Belief and truth of maps whose cells are all read."""
+    return *maps, torch.ones_like(maps[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_reliability_does_not_depend_on_cells_that_nobody_read(seed: int) -> None:
+    belief, truth, seen = random_maps(seed)
+    others = random_maps(seed + 1)
+    changed = (
+        torch.where(seen, ours, theirs)
+        for ours, theirs in zip((belief, truth), others[:2], strict=True)
+    )
+    found, again = metrics.map_metrics(belief, truth, seen), metrics.map_metrics(*changed, seen)
+    for name in ("ece", "brier"):
+        torch.testing.assert_close(again[name], found[name])
+    assert (again["rmse"] != found["rmse"]).all()
+
+
+def test_without_a_reading_reliability_is_zero() -> None:
+    belief, truth, seen = random_maps(5)
+    seen[1] = False
+    found = metrics.map_metrics(belief, truth, seen)
+    for name in ("ece", "brier"):
+        assert (found[name] == 0).tolist() == [False, True, False]
 
 
 def blocks_of_cells(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,9 +148,8 @@ def test_the_calibration_error_has_the_bins_of_scikit_learn(seed: int) -> None:
     shares, means = calibration_curve(truth, belief, n_bins=10)
     counts = np.histogram(np.searchsorted(edges[1:-1], belief), np.arange(11))[0]
     expected = (counts[counts > 0] * abs(shares - means)).sum() / 300
-    found = metrics.calibration_error(
-        torch.tensor(belief).view(1, 15, 20), torch.tensor(truth).view(1, 15, 20)
-    )
+    maps = (torch.tensor(values).view(1, 15, 20) for values in (belief, truth))
+    found = metrics.calibration_error(*everywhere(*maps))
     assert found.item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -130,14 +158,15 @@ def test_beliefs_that_are_as_often_right_as_they_say_have_no_calibration_error(
     counts: list[int],
 ) -> None:
     belief, truth = blocks_of_cells(counts)
-    assert metrics.calibration_error(belief, truth).item() == pytest.approx(0, abs=1e-12)
-    assert metrics.calibration_error(belief.float(), truth).item() == pytest.approx(0, abs=1e-7)
+    for maps, tolerance in ((belief, 1e-12), (belief.float(), 1e-7)):
+        error = metrics.calibration_error(*everywhere(maps, truth)).item()
+        assert error == pytest.approx(0, abs=tolerance)
 
 
 @given(counts=COUNTS)
 def test_a_team_sure_of_what_is_wrong_has_the_largest_errors(counts: list[int]) -> None:
     _, truth = blocks_of_cells(counts)
-    found = metrics.map_metrics((~truth).double(), truth)
+    found = metrics.map_metrics(*everywhere((~truth).double(), truth))
     assert found["roi_entropy"].item() < 0.002
     assert (found["ece"].item(), found["brier"].item()) == (1, 1)
 
@@ -147,14 +176,14 @@ def test_a_team_sure_of_what_is_wrong_has_the_largest_errors(counts: list[int]) 
 def test_reliability_does_not_depend_on_where_cells_lie_or_on_which_class_is_asked(
     seed: int,
 ) -> None:
-    belief, truth = random_maps(seed)
+    belief, truth, _ = random_maps(seed)
     belief = belief * 0.098 + 0.001 + (belief * 8.99).floor() / 10  # no cell near an edge of a bin
-    found = metrics.map_metrics(belief, truth)
+    found = metrics.map_metrics(*everywhere(belief, truth))
     order = torch.randperm(23 * 17, generator=torch.Generator().manual_seed(seed))
     moved = [maps.flatten(1)[:, order].view_as(maps) for maps in (belief, truth)]
     for pair in ((moved[0], moved[1]), (1 - belief, ~truth)):
         for name in ("ece", "brier"):
-            torch.testing.assert_close(metrics.map_metrics(*pair)[name], found[name])
+            torch.testing.assert_close(metrics.map_metrics(*everywhere(*pair))[name], found[name])
     truths = truth.double()
     means = (belief.mean((1, 2)) - truths.mean((1, 2))).abs()
     assert (found["ece"] >= means - 1e-12).all()
@@ -162,12 +191,17 @@ def test_reliability_does_not_depend_on_where_cells_lie_or_on_which_class_is_ask
 
 
 def test_a_belief_that_is_no_number_has_no_calibration_error() -> None:
-    belief, truth = random_maps(4)
+    belief, truth, _ = random_maps(4)
     belief[1, 3, 3] = torch.nan
-    assert metrics.calibration_error(belief, truth).isnan().tolist() == [False, True, False]
+    assert metrics.calibration_error(*everywhere(belief, truth)).isnan().tolist() == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_rounding_does_not_choose_the_bin_of_contradicting_readings() -> None:
     belief = 0.5 + torch.tensor([[[6e-8, -6e-8]]]).expand(1, 5, 2)
     truth = torch.tensor([[[True, False]]]).expand(1, 5, 2)
-    assert metrics.calibration_error(belief, truth).item() == pytest.approx(0, abs=1e-6)
+    error = metrics.calibration_error(*everywhere(belief, truth)).item()
+    assert error == pytest.approx(0, abs=1e-6)

@@ -105,7 +105,6 @@ ONE = (*GAIN[1:], "--uav", "1")
         ((*GAIN, "--set", "experiment.uav.delay=1"), "experiment.uav.delay"),
         ((*GAIN, "--set", "experiment.constraints.budget=[3,5]"), "experiment.constraints.budget"),
         ((*GAIN, "--set", "experiment.constraints.cost.limit=99"), "cost.limit"),
-        ((*GAIN, "--set", "sensor.model.adapt=true"), "sensor.model.adapt"),
     ],
 )
 def test_bad_input_is_refused(

@@ -55,10 +55,6 @@ COMPARED_BY = {  # loops, Triton
         "../planners/test_information_gain.test_scores_equal_loops_over_cells",
         "",
     ),
-    "contradictions": (
-        "../mission/test_assumed_rates.test_contradictions_are_counted_cell_by_cell",
-        "",
-    ),
     "take_turned": ("", "interpreted_updates.test_turned_transitions_are_those_of_plain_operators"),
     "policy_advantages": ("", UPDATES),
     "actor_gradient": ("", UPDATES),
