@@ -22,6 +22,7 @@ from tests.flying.processes import free_port
 
 AIRFRAME = "Tools/autotest/default_params/copter.parm"  # in its source tree
 _PERIOD = 1e5  # of true positions, in simulated time [µs]
+_HEARD = ["HEARTBEAT", "SIM_STATE"]
 
 
 class Copter(threading.Thread):
@@ -59,7 +60,7 @@ class Copter(threading.Thread):
     def run(self) -> None:
         asked = 511, 0, mavlink.MAVLINK_MSG_ID_SIM_STATE, _PERIOD, 0, 0, 0, 0, 0
         while not self._end.is_set():
-            message = self._link.recv_match(["HEARTBEAT", "SIM_STATE"], blocking=True, timeout=1.0)
+            message = self._link.recv_match(type=_HEARD, blocking=True, timeout=1.0)
             if message is not None and message.get_type() == "SIM_STATE":
                 degrees = np.array([[message.lon_int, message.lat_int]]) / 1e7
                 metres = self._place.metres(degrees)[0].tolist()
