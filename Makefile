@@ -15,7 +15,7 @@ BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers 
   speed.utilisation speed.search
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test soak lint type bench tables gpu docs clean
+.PHONY: help venv demo test soak autopilots lint type bench tables gpu docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
@@ -33,6 +33,9 @@ test: lint type ## lint, type and the fast tests (5 minutes)
 
 soak: $(FULL) ## the slow tests: kills, hostile commands, long kernels (SOAK=100 runs for hours)
 	SOAK=$(SOAK) $(RUN) -m pytest -m soak -n $(WORKERS) --dist worksteal
+
+autopilots: $(FULL) ## fly with ArduCopter's program, ARDUCOPTER=…/build/sitl/bin/arducopter (half an hour)
+	$(RUN) -m pytest -m autopilots -n 0 -s tests/autopilots
 
 lint: $(FULL) ## ruff (rules and format) and shellcheck
 	$(RUN) -m ruff check .

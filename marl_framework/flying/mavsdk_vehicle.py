@@ -41,8 +41,8 @@ class _SupersededError(Exception):
 class MavsdkVehicle:
     """A vehicle at a MAVLink address; `close` it.
 
-    Commands return at once; a thread carries out the newest, and repeats it while the vehicle
-    refuses. `arrived` raises the ConfigError of a check that fails before take-off.
+    It is checked and set up at once, while no UAV hovers. Commands return at once; a thread carries
+    out the newest, and repeats it while the vehicle refuses.
 
     Args:
         url: address, such as `udpin://0.0.0.0:14541` or `serial:///dev/ttyACM0:57600`.
@@ -53,8 +53,8 @@ class MavsdkVehicle:
         patience: wait for the vehicle, and again for its own checks [s].
 
     Raises:
-        ConfigError: the extra is missing, the address is wrong, no autopilot answers, or it is not
-            that of `deployment.autopilot`.
+        ConfigError: the extra is missing, the address is wrong, no autopilot answers, it is not
+            that of `deployment.autopilot`, or a check fails.
     """
 
     def __init__(
@@ -105,9 +105,15 @@ class MavsdkVehicle:
             getattr(self._telemetry, f"subscribe_{name}")(self._newest_of(name))
         self._thread = ThreadPoolExecutor(1, "vehicle")
         self._thread.submit(self._set_rates)
+        try:
+            self._thread.submit(self._prepare).result()
+        except BaseException:
+            self._order += 1
+            self.close()
+            raise
 
     def take_off(self, place: Place) -> None:
-        """Check, arm, take off, and fly to the first place at an own altitude; see `Vehicle`."""
+        """Arm, take off, and fly to the first place at an own altitude; see `Vehicle`."""
         goal = self._goal = self._metres(place)
         level = self._flight.return_altitude
 
@@ -115,7 +121,6 @@ class MavsdkVehicle:
             known = {"armed", "landed_state"}
             self._wait(lambda: known <= self._newest.keys(), self._patience)
             if self.status().landed:
-                self._prepare()
                 self._insist(self._action.set_takeoff_altitude, level)
                 self._insist(self._action.arm)
                 self._insist(self._action.takeoff)

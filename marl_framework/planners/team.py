@@ -119,7 +119,9 @@ def mission_config(
         return with_team(config, checkpoint, str(path), overrides)
     if checkpoint is None:
         raise ConfigError("--config: give a params file, or a trained team with --checkpoint")
-    return checkpoint.config(overrides)
+    trained = config_to_dict(checkpoint.config())
+    del trained["deployment"]  # no training uses it
+    return config_from_dict(trained, checkpoint.source, overrides)
 
 
 def deployed_config(overrides: Sequence[str], checkpoint: Checkpoint) -> Config:

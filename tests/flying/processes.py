@@ -41,6 +41,7 @@ def fly_apart(
     config: Config,
     words: Sequence[str],
     radio: Callable[[int, int], list[str]] = addresses,
+    patience: float = PATIENCE,
 ) -> list[list[Moment]]:
     """Fly each UAV of a team by the command, in its own process; return their moments."""
     file, port, team = folder / "mission.yaml", free_port(), config.experiment.missions.n_agents
@@ -61,7 +62,7 @@ def fly_apart(
     for flight in flights:
         flight.start()
     for flight in flights:
-        flight.join(PATIENCE)
+        flight.join(patience)
         flight.kill()
         assert flight.exitcode == 0
     return [_moments(folder / f"uav{uav}") for uav in range(1, team + 1)]

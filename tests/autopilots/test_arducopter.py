@@ -1,0 +1,87 @@
+"""Teams fly with ArduCopter as in the simulator, keep apart, and land; see docs/fly.md."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from marl_framework.deployment.flight_plans import open_plan
+from marl_framework.flying.dry_run import make_world, simulate
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.terrains.geotiff import place_at
+from marl_framework.planners.registry import make_planner
+from marl_framework.planners.team import load_team, mission_config
+from tests.autopilots.copters import Copter
+from tests.flying.dry import SEED
+from tests.flying.processes import addresses, fly_apart
+
+PROGRAM, SPEED = os.environ.get("ARDUCOPTER", ""), os.environ.get("SPEED", "1")
+NEEDED = "needs ARDUCOPTER=/path/to/ardupilot/build/sitl/bin/arducopter"
+TOLERANCE = 0.5  # of positions [m]; distances have twice as much
+WORDS = ("deployment.origin=[48.0,11.0]", "deployment.home=[47.9998,11.0]")
+WORDS += ("experiment.missions.start=corners", "experiment.constraints.budget=6")
+Array = npt.NDArray[np.float64]
+
+
+@pytest.mark.autopilots
+@pytest.mark.skipif(not PROGRAM, reason=NEEDED)
+@pytest.mark.parametrize(
+    ("agents", "policy"), [(2, "information_gain"), (4, "learned"), (4, "search")]
+)
+def test_a_team_flies_as_the_simulator(tmp_path: Path, agents: int, policy: str) -> None:
+    reader, team = pytest.importorskip("mcap.reader"), load_team("pretrained:student")
+    config = mission_config(None, [*WORDS, f"experiment.missions.n_agents={agents}"], team)
+    environment, place = MissionEnvironment(config, 1, "cpu", "test"), place_at(48.0, 11.0)
+    copters: list[Copter] = []
+    with ExitStack() as stack:
+
+        def own(uav: int, port: int) -> list[str]:
+            home, folder = open_plan(environment, place, uav - 1).home, tmp_path / f"copter{uav}"
+            copters.append(Copter(Path(PROGRAM).resolve(), folder, uav, home, place, SPEED))
+            stack.callback(copters[-1].stop)
+            return [*addresses(uav, port), "--vehicle", copters[-1].address]
+
+        apart = config.deployment.separation
+        words = ["--policy", policy, "--checkpoint", "pretrained:student", "--separation", apart]
+        flown = fly_apart(tmp_path, config, list(map(str, words)), own, patience=1500)
+    planner = make_planner(policy, environment, team)
+    assert flown == simulate(make_world(environment, SEED), planner, SEED).moments
+
+    tracks, errors = [copter.track for copter in copters], []
+    for uav, track in enumerate(tracks, 1):
+        run = tmp_path / f"uav{uav}"
+        results = json.loads((run / "summary.json").read_text())["results"]["uav"]
+        assert (results["left"], results["refused"]) == ("mission done", 0)
+        assert abs(track[-1, 3]) < TOLERANCE  # it has landed
+        with (run / "flight.mcap").open("rb") as file:
+            for *_, message in reader.make_reader(file).iter_messages([f"/uav{uav}/calls"]):
+                if (call := json.loads(message.data))["call"] == "take":
+                    goal = environment.lattice.metres(torch.tensor(call["args"][0])).numpy()
+                    here = at(track, np.array([message.log_time / 1e9]))[0]
+                    errors.append(float(np.linalg.norm(here - goal)))
+    least = min(itertools.starmap(distance, itertools.combinations(tracks, 2)))
+    seconds = tracks[0][-1, 0] - tracks[0][0, 0]
+    print(f"{policy}, {agents} UAVs: {seconds:.0f} s at speed {SPEED}, {len(errors)} readings")
+    print(f"least distance {least:.2f} m, largest position error {max(errors):.2f} m")
+    assert least > apart - 2 * TOLERANCE
+    assert max(errors) < config.deployment.acceptance_radius + TOLERANCE
+
+
+def distance(one: Array, other: Array) -> float:
+    """Return the least distance of two UAVs, at least one of which is in the air [m]."""
+    times = np.arange(max(one[0, 0], other[0, 0]), min(one[-1, 0], other[-1, 0]), 0.05)
+    a, b = at(one, times), at(other, times)
+    return float(np.linalg.norm(a - b, axis=1)[np.maximum(a[:, 2], b[:, 2]) > TOLERANCE].min())
+
+
+def at(track: Array, times: Array) -> Array:
+    """Return the true positions at some times [m], [T, 3]."""
+    return np.stack([np.interp(times, track[:, 0], along) for along in track.T[1:]], axis=1)
