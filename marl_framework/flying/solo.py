@@ -14,6 +14,7 @@ from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
+from marl_framework.evaluation.flight import planner_generator
 from marl_framework.flying.command import RECORD, Entries, describe, summary
 from marl_framework.flying.dry_run import (
     Moment,
@@ -38,7 +39,7 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 
-_PAUSE = 0.005  # of a pilot that waits [s]
+_PAUSE = 0.05  # of a pilot that waits, by its clock [s]
 _GRACE = 0.5  # for the last messages on their way [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
 _LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
@@ -79,6 +80,8 @@ def fly_one(
     def make(own: MissionEnvironment) -> Planner:
         return make_planner(options.policy, own, checkpoint)
 
+    with torch.no_grad():  # compiles kernels before the flight
+        make(environment).act(world.start.clone(), planner_generator(environment, options.seed))
     with ExitStack() as stack:
         link = ZenohRadio(mission_number(config, options.seed), uav, options.radio, options.listen)
         stack.callback(link.close)
@@ -93,7 +96,7 @@ def fly_one(
                 )
                 while not pilot.over and len(stopped) < 2:
                     try:
-                        _fly_on(pilot, uav, moments)
+                        _fly_on(pilot, uav, moments, _PAUSE / options.time_factor)
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
@@ -167,20 +170,21 @@ def _equip(
 
 
 def _wait_for_team(radio: ZenohRadio, team: int) -> None:
-    """Wait until all UAVs of a team are reached; print those that are missing."""
-    known: list[int] = []
-    while missing := [uav + 1 for uav in range(team) if uav not in radio.present]:
+    """Wait until all UAVs have been reached; print those that are missing."""
+    missing, known = set(range(team)), set[int]()
+    while missing := missing - radio.present:
         if missing != known:
-            print(f"waiting for UAV {', '.join(map(str, missing))}", flush=True)
+            names = ", ".join(str(uav + 1) for uav in sorted(missing))
+            print(f"waiting for UAV {names}", flush=True)
         known = missing
         time.sleep(_PAUSE)
 
 
-def _fly_on(pilot: Pilot, uav: int, moments: list[Moment]) -> None:
+def _fly_on(pilot: Pilot, uav: int, moments: list[Moment], pause: float) -> None:
     """Let a pilot fly until it is done; keep what it knows after each reading."""
     while not pilot.over:
         busy = pilot.advance()
         if pilot.knowledge.fused > len(moments):
             moments.append(moment_of(pilot.knowledge.state, uav))
         if not busy:
-            time.sleep(_PAUSE)
+            time.sleep(pause)
