@@ -43,7 +43,7 @@ class FlyingConfig(types.Section):
     """Cameras, and limits of a pilot; beyond one the UAV holds, and returns if it lasts."""
 
     message_timeout: Seconds = 10.0
-    """Longest wait for messages of the others, in addition to the slowest move [s]."""
+    """Silence after which another UAV is lost [s]."""
     telemetry_timeout: Seconds = 2.0
     """Largest age of the vehicle's telemetry [s]."""
     camera_timeout: Seconds = 5.0
@@ -53,7 +53,7 @@ class FlyingConfig(types.Section):
     position_error: Metres = 3.0
     """Largest distance from the planned way [m]."""
     clock_error: Seconds = 1.0
-    """Largest difference between the clocks of two UAVs, with the time of a message [s]."""
+    """Largest difference between the clocks of two UAVs, and delay of a message [s]."""
     min_battery: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Charge at which the UAV returns, 0 to 1."""
     longest_hold: Seconds = 20.0
