@@ -68,7 +68,7 @@ def team_schedule(
     # The last waypoint is above the pad; the landing follows.
     last = BEFORE + np.array(readings) + AFTER - 2
     uavs = np.arange(len(readings))
-    legs[last, uavs] = _landing_seconds(stops[last, uavs], settings)
+    legs[last, uavs] = landing_seconds(stops[last, uavs], settings)
     arrivals, departures = np.zeros(stops.shape[:2]), np.zeros(stops.shape[:2])
     for k in range(1, len(stops)):
         arrivals[k] = departures[k - 1] + legs[k - 1]
@@ -125,7 +125,7 @@ def leg_seconds(start: Array, end: Array, settings: DeploymentConfig) -> Array:
     return np.where(length > 0, seconds + acceleration / JERK, 0.0)
 
 
-def _landing_seconds(above: Array, settings: DeploymentConfig) -> Array:
+def landing_seconds(above: Array, settings: DeploymentConfig) -> Array:
     """Return the time of a landing from each position `above` [m], [..., 3], in s, [...]."""
     height = np.minimum(above[..., 2], _LANDING_HEIGHT)
     low = np.concatenate((above[..., :2], height[..., None]), axis=-1)

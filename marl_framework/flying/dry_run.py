@@ -18,7 +18,7 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.deployment.flight_plans import home_metres
-from marl_framework.deployment.schedule import leg_seconds, transit_altitude
+from marl_framework.deployment.schedule import landing_seconds, leg_seconds, transit_altitude
 from marl_framework.evaluation.flight import (
     FlightLog,
     FlightRecord,
@@ -156,8 +156,9 @@ def return_seconds(environment: MissionEnvironment) -> float:
     home = (0.0, 2 * settings.separation) if place is None else home_metres(place, settings.home)
     across = math.hypot(*home) + math.hypot(*corner[:2])
     across += settings.pad_distance * environment.n_agents
-    stops = np.array([[0, 0, 0], [0, 0, top], [across, 0, top], [across, 0, 0]])
-    return float(leg_seconds(stops[:-1], stops[1:], settings).sum())
+    stops = np.array([[0, 0, 0], [0, 0, top], [across, 0, top]])
+    way = leg_seconds(stops[:-1], stops[1:], settings).sum()
+    return float(way + landing_seconds(stops[-1], settings))
 
 
 def check_starts(world: World, separation: float) -> None:
