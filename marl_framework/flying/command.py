@@ -78,6 +78,7 @@ def dry_run(
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,
             "seed": options.seed,
+            "separation": options.separation,
             "uavs": [
                 summary(pilot, flown.moments[uav], [e for e in entries if e["uav"] == uav])
                 for uav, pilot in enumerate(pilots)
@@ -128,4 +129,6 @@ def _report(results: dict[str, Any]) -> str:
         )
     difference = results["first_difference"]
     lines.append(f"equal: {'yes' if difference is None else f'no, {difference}'}")
+    if difference is not None and results["separation"]:
+        lines.append("UAVs kept apart; --separation 0 flies by the simulator's rules")
     return "\n".join(lines)
