@@ -298,9 +298,13 @@ class Pilot:
         """Leave the mission for good."""
         self.end, self._held = reason, ""
         self._log("leave", reason=reason)
-        if self._status.controlled and not self._status.landed:
+        phase, moves = Phase.LEAVING, self._status.controlled and not self._status.landed
+        if moves and self.phase is Phase.STARTING:  # it must not stop on the ways of others
+            self._vehicle.return_home()
+            phase = Phase.RETURNING
+        elif moves:
             self._vehicle.hold()
-        self._begin(Phase.LEAVING)
+        self._begin(phase)
         self._send_position()
 
     # Helpers ------------------------------------------------------------------------------

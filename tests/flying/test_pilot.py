@@ -157,6 +157,16 @@ def test_a_uav_leaves(tmp_path: Path, fault: dict[str, Any], reason: str) -> Non
     assert flight.events(2).count("no frame") == (3 if reason == "camera is silent" else 0)
 
 
+def test_a_uav_returns_at_once_from_the_way_to_its_start(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    fly_until(flight, lambda: flight.pilots[1].phase is Phase.STARTING)
+    fly_until(flight, lambda: flight.vehicles[1].position[2] > 15)
+    flight.faults[1].position = False
+    fly_until(flight, lambda: flight.pilots[1].end is not None)
+    assert flight.pilots[1].phase is Phase.RETURNING
+    finish(flight)
+
+
 def test_an_empty_battery_does_not_wait_for_its_turn(tmp_path: Path) -> None:
     flight = faulty(tmp_path)
     fly_until(flight, lambda: flight.pilots[0].phase is Phase.RETURNING)

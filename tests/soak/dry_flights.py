@@ -91,10 +91,14 @@ class Soak:
 
 
 def _draw_events(rng: random.Random, team: int) -> Iterator[Event]:
+    dead = False
     for _ in range(rng.randrange(4)):
         uav, start = rng.randrange(team), rng.uniform(0, 250)
         end = start + rng.choice([rng.uniform(0.5, 15), rng.uniform(15, 90), 1e9])
         name = rng.choice(list(_FAULTS))
+        if name == "pilot dies" and dead:
+            continue  # two autopilots that return by themselves may meet
+        dead |= name == "pilot dies"
         values = _FAULTS[name](rng, team)
 
         def begin(flight: Flight, uav: int = uav, values: Values = values) -> None:
