@@ -14,7 +14,6 @@ from marl_framework.evaluation.mission_page import write_page
 from marl_framework.flying.dry_run import (
     DryFlight,
     Moment,
-    check_supported,
     first_difference,
     fly,
     make_pilots,
@@ -42,10 +41,7 @@ def dry_run(
     `options` needs `policy`, `seed`, `separation`, `html` and `run_name`. Raises ConfigError if the
     planner or the mission is not supported.
     """
-    check_supported(config)
     area_place(config)
-    if options.separation is None:
-        options.separation = config.deployment.separation
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
 
     def make(own: MissionEnvironment) -> Planner:
@@ -90,8 +86,6 @@ def dry_run(
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
         print(_report(results))
 
-    # `fly_into_run` also serves commands with these options.
-    options.check = options.archive_earlier = False
     return fly_into_run(config, device, options, both, write)
 
 

@@ -186,12 +186,18 @@ def fly(world: World, pilots: list[Pilot]) -> DryFlight:
     while not all(pilot.over for pilot in pilots):
         busy = False
         for uav, pilot in enumerate(pilots):
-            busy |= pilot.advance()
-            if pilot.knowledge.fused > len(moments[uav]):
-                moments[uav].append(moment_of(pilot.knowledge.state, uav))
+            busy |= advance(pilot, uav, moments[uav])
         if not busy:
             world.clock.advance(_TICK)
     return DryFlight(moments, team_record(world))
+
+
+def advance(pilot: Pilot, uav: int, moments: list[Moment]) -> bool:
+    """Let a pilot do what it can, and add what it knows after a reading; see `Pilot.advance`."""
+    busy = pilot.advance()
+    if pilot.knowledge.fused > len(moments):
+        moments.append(_moment(pilot.knowledge.state, uav))
+    return busy
 
 
 def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
@@ -200,14 +206,14 @@ def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
     generator, state = planner_generator(env, seed), env.reset(world.reset)
     log, uavs = FlightLog(env, world.reset, state), range(env.n_agents)
     log.add(state, state.active.clone())
-    moments = [[moment_of(state, uav)] for uav in uavs]
+    moments = [[_moment(state, uav)] for uav in uavs]
     for draws in world.steps:
         with torch.no_grad():
             actions = planner.act(state, generator).actions
         env.step(state, actions, draws)
         log.add(state, state.active.clone())
         for uav in uavs:
-            moments[uav].append(moment_of(state, uav))
+            moments[uav].append(_moment(state, uav))
     return DryFlight(moments, _without_returns(log, "simulator"))
 
 
@@ -240,7 +246,7 @@ def _without_returns(log: FlightLog, name: str) -> FlightRecord:
     return log.record(name, unknown, unknown, 0.0)
 
 
-def moment_of(state: MissionState, uav: int) -> Moment:
+def _moment(state: MissionState, uav: int) -> Moment:
     """Return what a UAV knows."""
     x, y, z = state.positions[0, uav].tolist()
     heard = tuple(state.heard[0, uav].nonzero().flatten().tolist())

@@ -124,7 +124,7 @@ class MavsdkVehicle:
                 self._insist(self._action.set_takeoff_altitude, level)
                 self._insist(self._action.arm)
                 self._insist(self._action.takeoff)
-            elif self._position is not None:  # it was told to hold on its way
+            elif self._position is not None:  # a hold has interrupted its way
                 self._reposition((*self._position[:2], level))
             low = level - self._settings.acceptance_radius
             self._wait(lambda: self._position is not None and self._position[2] > low)

@@ -85,6 +85,7 @@ def _run(options: argparse.Namespace) -> int:
     import torch
 
     from marl_framework.flying.command import dry_run
+    from marl_framework.flying.dry_run import check_supported
     from marl_framework.flying.replay import replay
     from marl_framework.flying.solo import fly_one
 
@@ -94,6 +95,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.of is not None:
         options.overrides.append(f"experiment.missions.n_agents={options.of}")
     config, checkpoint = _configuration(options)
+    check_supported(config)
+    if options.separation is None:
+        options.separation = config.deployment.separation
+    # `fly_into_run` also serves commands with these options.
+    options.check = options.archive_earlier = False
     fly = dry_run if options.dry_run else fly_one
     return fly(config, torch.device("cpu"), checkpoint, options)
 

@@ -40,7 +40,7 @@ class Peers:
         self._members = set(range(team))
         self._heard: dict[int, float] = {}
         self._errors: dict[int, float] = {}
-        self._return_seconds, self._failsafe = return_seconds, team * return_seconds
+        self._longest_return = limits.longest_hold + (team + 1) * return_seconds
         self.lost: set[int] = set()
         self.aborts = False
 
@@ -107,8 +107,7 @@ class Peers:
         if position is None or position.stage is Stage.LANDED:
             return False
         if self._is_silent(uav, now):  # it returns by itself, see `Vehicle.return_home`
-            rest = self._limits.longest_hold + self._failsafe
-            return now < self._heard[uav] + rest + self._return_seconds
+            return now < self._heard[uav] + self._longest_return
         waits = position.stage in (Stage.LEAVING, Stage.ABORTING)
         under_way = position.stage in (Stage.STARTING, Stage.RETURNING)
         return under_way or (waits and uav < self._uav)

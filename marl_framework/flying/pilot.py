@@ -146,9 +146,10 @@ class Pilot:
     def abort(self, reason: str) -> None:
         """End the mission for the whole team: all UAVs return."""
         self._aborts = True
-        if self.phase not in _OFF_MISSION:
+        if self.phase in _OFF_MISSION:
+            self._send_position()
+        else:
             self._stop(reason)
-        self._send_position()
 
     # Steps of a mission -------------------------------------------------------------------
 

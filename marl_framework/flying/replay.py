@@ -13,7 +13,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict
 from marl_framework.config.yaml_text import parse_yaml
 from marl_framework.flying.dry_run import make_pilots, make_world
-from marl_framework.flying.pilot import Phase, Pilot
+from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Status
 from marl_framework.flying.record import (
     EXTRA,
@@ -35,7 +35,7 @@ from marl_framework.planners.team import find_checkpoint
 _LONGEST = 120  # characters of an item in a message
 
 
-class Stop(Exception):  # noqa: N818
+class StoppedError(Exception):
     """End of a replay; the message is the first difference, or empty at the end of the record."""
 
 
@@ -54,11 +54,14 @@ class Tape:
     def hardware(self, uav: int, state: MissionState) -> Hardware:
         """Return hardware that answers as recorded, for a UAV that knows `state`."""
         part: Any = Calls(self._answer)
-        log = lambda entry: self._expect(log_items(entry, uav, state))  # noqa: E731
+
+        def log(entry: dict[str, Any]) -> None:
+            self._expect(log_items(entry, uav, state))
+
         return Hardware(part, part, part, part, log)
 
     def _answer(self, call: str, args: tuple[Any, ...]) -> Any:
-        """Return the recorded result of a call. Raises Stop for another call, or at the end."""
+        """Return the recorded result of a call. Raises StoppedError for another, or at the end."""
         topic, data = self._next()
         content = json.loads(data) if topic == "calls" else {}
         result = content.get("result") if content.get("call") == call else None
@@ -78,30 +81,32 @@ class Tape:
         first = self.position + 1
         found = [data for _, data in self.items[first : first + count]]
         if len(found) < count:
-            raise Stop
+            raise StoppedError
         return found
 
     def _next(self) -> Item:
         if self.position == len(self.items):
-            raise Stop
+            raise StoppedError
         return self.items[self.position]
 
     def _expect(self, replayed: list[Item]) -> None:
         for item in replayed:
             if item != self._next():
                 texts = map(_text, (self._next(), item))
-                raise Stop("item {}: recorded {}, replayed {}".format(self.position, *texts))
+                raise StoppedError(
+                    "item {}: recorded {}, replayed {}".format(self.position, *texts)
+                )
             self.position += 1
 
 
 def first_difference(pilot: Pilot, tape: Tape) -> str:
     """Fly a pilot to the end of its tape; return the first difference, or an empty text."""
     try:
-        while pilot.phase is not Phase.DONE:
+        while not pilot.over:
             before = tape.position
             if not pilot.advance() and tape.position == before:
                 return f"item {before}: the replayed pilot waits forever"
-    except Stop as stop:
+    except StoppedError as stop:
         return str(stop)
     over = tape.position == len(tape.items)
     return "" if over else f"item {tape.position}: the replayed pilot is done"

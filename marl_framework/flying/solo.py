@@ -18,12 +18,11 @@ from marl_framework.evaluation.flight import planner_generator
 from marl_framework.flying.command import RECORD, Entries, describe, summary
 from marl_framework.flying.dry_run import (
     Moment,
+    advance,
     check_starts,
-    check_supported,
     make_pilot,
     make_world,
     mission_number,
-    moment_of,
 )
 from marl_framework.flying.frame_camera import make_camera
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
@@ -64,9 +63,6 @@ def fly_one(
     `options`: see `options.make_parser`. Raises ConfigError if the planner, the mission or the
     hardware is not supported. If this process is interrupted, the whole team returns.
     """
-    check_supported(config)
-    if options.separation is None:
-        options.separation = config.deployment.separation
     slow = _with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
     moments: list[Moment] = []
@@ -121,8 +117,6 @@ def fly_one(
             run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
             print(describe(options.uav, done))
 
-        # `fly_into_run` also serves commands with these options.
-        options.check = options.archive_earlier = False
         code = fly_into_run(config, device, options, fly, write)
     for error in stopped:
         raise error
@@ -150,9 +144,8 @@ def _equip(
     """
     environment, clock = world.environment, WallClock(options.time_factor)
     radio = MissionRadio(link, world, uav)
-    hardware, place = simulated_hardware(world, uav, log, clock, radio), None
-    if options.vehicle != options.camera or options.vehicle != SIMULATED:
-        place = area_place(environment.config)
+    hardware = simulated_hardware(world, uav, log, clock, radio)
+    place = area_place(environment.config)
     if options.camera != SIMULATED:  # the real range and losses of the radio count
         camera = make_camera(options.camera, environment, place, clock)
         hardware = hardware._replace(camera=camera, radio=link)
@@ -183,8 +176,5 @@ def _wait_for_team(radio: ZenohRadio, team: int) -> None:
 def _fly_on(pilot: Pilot, uav: int, moments: list[Moment], pause: float) -> None:
     """Let a pilot fly until it is done; keep what it knows after each reading."""
     while not pilot.over:
-        busy = pilot.advance()
-        if pilot.knowledge.fused > len(moments):
-            moments.append(moment_of(pilot.knowledge.state, uav))
-        if not busy:
+        if not advance(pilot, uav, moments):
             time.sleep(pause)

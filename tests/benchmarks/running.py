@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.helpers import harness
 from marl_framework.command_line import BAD_INPUT
+from marl_framework.config.loading import load_config
+from tests.teams import save_predictor, save_team
 
 BANDWIDTH = 1e10
 FAR = "experiment.uav.communication_range=100"  # so that UAVs hear each other
@@ -33,6 +35,15 @@ def run(module: ModuleType, folder: Path, *arguments: str, code: int = 0) -> dic
     assert found["machine"]["memory_bandwidth"] == {"cpu": BANDWIDTH}  # of the fixture `quick`
     assert found["settings"]["configuration"]["compute"]["precision"] == "float32"
     return found
+
+
+def team_words(folder: Path) -> list[str]:
+    """Return options that name a team, and a predictor for `search`, that have learned nothing."""
+    config = load_config("params_test.yaml", [FLOAT32])
+    predictor = save_predictor(folder / "predictor.pt", config)
+    team = save_team(folder / "team.pt", config)
+    chosen = f"experiment.baselines.search.predictor={predictor}"
+    return ["--set", chosen, "--checkpoint", str(team)]
 
 
 def refusal(module: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:

@@ -130,10 +130,8 @@ class Flight:
         metres = world.environment.lattice.metres(torch.tensor(world.environment.lattice.shape) - 1)
         self._low = np.minimum(starts[:, :2].min(0), 0)
         self._high = np.maximum(starts[:, :2].max(0), metres[:2].numpy())
-        self._limits, self._return = (
-            world.environment.config.flying,
-            return_seconds(world.environment),
-        )
+        self._limits = world.environment.config.flying
+        self._return = return_seconds(world.environment)
         self._top = transit_altitude(len(starts) - 1, float(metres[2]), settings)
         self._deaths: dict[int, float] = {}
 
@@ -154,7 +152,7 @@ class Flight:
     def over(self) -> bool:
         """Whether all pilots have ended and all vehicles are on the ground, or taken over."""
         alive = [p for p, faults in zip(self.pilots, self.faults, strict=True) if not faults.dead]
-        ended = all(pilot.phase is Phase.DONE for pilot in alive)
+        ended = all(pilot.over for pilot in alive)
         return ended and all(self._is_down(uav) for uav in range(len(self.pilots)))
 
     def step(self) -> None:

@@ -122,8 +122,8 @@ def counts(wrong: int, cells: int) -> dict[float, Count]:
 
 
 def test_a_table_has_only_rates_that_a_sensor_may_have() -> None:
-    def table(*each: tuple[int, int]) -> dict[float, float]:
-        return Calibration(*(counts(*one) for one in each), Counter()).table()  # type: ignore[arg-type]
+    def table(miss: tuple[int, int], false_alarm: tuple[int, int]) -> dict[float, float]:
+        return Calibration(counts(*miss), counts(*false_alarm), Counter()).table()
 
     assert table((0, 100), (0, 100)) == {5.0: 0.001}
     with pytest.raises(ConfigError, match=r"flying\.camera: at 5 m, 90% of the cells are wrong"):

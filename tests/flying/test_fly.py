@@ -65,9 +65,9 @@ def test_a_flight_needs_no_record(
     monkeypatch.setitem(sys.modules, "mcap", None)
     words = [*GAIN, "--run-name", "today", "--set", f"logging.directory={tmp_path}"]
     assert main(words) == 0
-    told = capsys.readouterr()
-    assert "equal: yes" in told.out
-    assert "no record of this flight; pip install 'marl_framework[fly]'" in told.err
+    output = capsys.readouterr()
+    assert "equal: yes" in output.out
+    assert "no record of this flight; pip install 'marl_framework[fly]'" in output.err
     assert not (tmp_path / "today" / "flight.mcap").exists()
 
 

@@ -1,4 +1,4 @@
-"""Vehicles fly as told and report it, with an autopilot at the other end of the connection."""
+"""Vehicles carry out commands and report their state, with an autopilot as the other side."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from marl_framework.flying.pilot import Phase
 from marl_framework.flying.simulated import InProcessRadio
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.dry import NOMINAL, SEED, config_of, equipped_with, maker, team
-from tests.flying.faults import Flight
+from tests.flying.faults import Faults, Flight
 
 EVERYBODY = {"uav": {"communication_range": float("inf")}}
 CROWDED = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}  # 3 x 3 places
@@ -132,7 +132,8 @@ def test_a_uav_holds_and_goes_on_or_returns(
         setattr(faults, name, value)
     fly_until(flight, lambda: "hold" in flight.events(1))
     if not lasts:
-        flight.faults[1].__init__()  # type: ignore[misc]
+        for name in fault:
+            setattr(faults, name, getattr(Faults(), name))
     finish(flight)
     (entry,) = (e for e in flight.record if e["event"] == "hold")
     assert reason in entry["reason"]

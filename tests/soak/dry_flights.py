@@ -20,7 +20,6 @@ import torch
 from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.dry_run import make_world
 from marl_framework.flying.messages import decode, encode
-from marl_framework.flying.pilot import Phase
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.dry import config_of, maker
 from tests.flying.faults import Faults, Flight
@@ -28,7 +27,6 @@ from tests.flying.faults import Faults, Flight
 SEPARATION = 5.0
 _OFF_WAY = re.compile("is .* m off its way")
 _LONGEST = 7200.0  # simulated time after which a flight counts as stuck [s]
-
 
 Values = dict[str, Any]
 
@@ -169,7 +167,7 @@ def _judge(flight: Flight) -> Outcome:
     for uav, pilot in enumerate(flight.pilots):
         dead = flight.faults[uav].dead
         ends.append("pilot died" if dead and pilot.end is None else pilot.end or "no reason")
-        if not dead and (pilot.phase is not Phase.DONE or pilot.end is None):
+        if not dead and (not pilot.over or pilot.end is None):
             broken = f"UAV {uav + 1} is still {pilot.phase.value}"
     if not flight.over:
         broken = "stuck"

@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.speed import planners
-from marl_framework.config.loading import load_config
-from tests.benchmarks.running import FLOAT32, positive, run
-from tests.teams import save_predictor, save_team
+from tests.benchmarks.running import positive, run, team_words
 
 
 @pytest.mark.usefixtures("quick")
 def test_each_planner_is_timed_alone_and_with_others(tmp_path, capsys):
-    config = load_config("params_test.yaml", [FLOAT32])
-    predictor = save_predictor(tmp_path / "predictor.pt", config)
-    team = save_team(tmp_path / "team.pt", config)
-    chosen = f"experiment.baselines.search.predictor={predictor}"
-    arguments = ("--set", chosen, "--missions", "1,2", "--checkpoint", str(team))
-    rows = run(planners, tmp_path, *arguments)["rows"]
+    rows = run(planners, tmp_path, "--missions", "1,2", *team_words(tmp_path))["rows"]
     flown = [(row["missions"], row["planner"]) for row in rows]
     assert flown == [(n, name) for n in (1, 2) for name in (*planners.NAMES, "learned")]
     for row in rows:
