@@ -83,6 +83,7 @@ class Decider:
         separation: float,
     ) -> None:
         own = copy.copy(environment)
+        own.config, own.has_inactive = _expect_crashes(environment.config), True
         self._uav, self._generator = uav, generator
         self._lattice = own.lattice = PilotedLattice(own.config, own.device, uav)
         self._offsets: list[Place] = [(x, y, z) for x, y, z in own.lattice.offsets.tolist()]
@@ -135,6 +136,14 @@ class Decider:
             chosen = self._planner.act(state, self._generator)
         action = int(chosen.actions[0, self._uav])
         return Decision(action, goals[action], refusals[action])
+
+
+def _expect_crashes(config: Config) -> Config:
+    """Return a configuration whose planners ignore inactive UAVs: those that have left."""
+    uav = config.experiment.uav.model_copy(update={"crash_rate": 1.0})
+    return config.model_copy(
+        update={"experiment": config.experiment.model_copy(update={"uav": uav})}
+    )
 
 
 def _step(start: Place, goal: Place) -> Place:

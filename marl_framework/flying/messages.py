@@ -30,7 +30,6 @@ _POSITION_BODY = struct.Struct("<6HBQ")  # place, next place, stage, lost UAVs a
 _GRID = struct.Struct("<5H")  # place, rows, columns
 _POSITION, _READING, _PLAN = 1, 2, 3  # kinds
 _NO_PLACE = (0xFFFF,) * 3
-MOST_UAVS = 64
 
 
 class Envelope(NamedTuple):
@@ -149,7 +148,7 @@ def decode(data: bytes) -> Message:
         x, y, z, i, j, k, stage, bits = _POSITION_BODY.unpack(body)
         if stage <= max(Stage):
             goal = None if (i, j, k) == _NO_PLACE else (i, j, k)
-            lost = frozenset(uav for uav in range(MOST_UAVS) if bits >> uav & 1)
+            lost = frozenset(uav for uav in range(bits.bit_length()) if bits >> uav & 1)
             return Position(envelope, (x, y, z), goal, Stage(stage), lost)
     if kind in (_READING, _PLAN) and len(body) >= _GRID.size:
         x, y, z, rows, columns = _GRID.unpack_from(body)

@@ -80,6 +80,7 @@ class Pilot:
         place: place of the last reading, or the start.
         goal: where the UAV flies next; None while it has not decided.
         knowledge: what the UAV knows.
+        reading: newest reading of the UAV; unset before the first.
         inbox: messages from others.
         peers: state of the other UAVs.
         end: why the UAV left the mission; None before.
@@ -175,8 +176,8 @@ class Pilot:
         if bits is None:
             bits = np.zeros((0, 0), np.bool_)
             self._log("no frame")
-        self._reading = Reading(self._envelope(), place, bits)
-        self._send(self._reading)
+        self.reading = Reading(self._envelope(), place, bits)
+        self._send(self.reading)
         self._begin(Phase.HEARING)
         self._send_position()
 
@@ -189,7 +190,7 @@ class Pilot:
             for uav in self._others
             if (reading := self.inbox.get(Reading, uav, self.move)) is not None
         }
-        taken = self.knowledge.fuse(self._reading, heard, positions)
+        taken = self.knowledge.fuse(self.reading, heard, positions)
         self.inbox.forget(self.move - 1)
         self._log("fused", place=self.place, heard=taken)
         self._begin(Phase.DECIDING)
@@ -204,6 +205,8 @@ class Pilot:
             plan = self.inbox.get(Plan, uav, self.move - (uav > self._uav))
             if plan is not None:
                 self._decider.hear(uav, plan.left)
+        for uav in set(self._others) - self.peers.waits_for(self._others):
+            self.knowledge.state.active[0, uav] = False  # as after a crash in the simulator
         decision = self._decider.decide(
             self.knowledge.state,
             self._ways(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -61,7 +63,7 @@ class SimulatedVehicle:
     ) -> None:
         self._pad, self._level, self._clock = pad, level, clock
         self._lattice, self._settings = lattice, settings
-        self._stops, self._times = pad[None], np.zeros(1)
+        self._stops, self._times = pad[None], [0.0]
 
     def take_off(self, place: Place) -> None:
         """Take off and fly to the first place; see `Vehicle`."""
@@ -92,22 +94,26 @@ class SimulatedVehicle:
     @property
     def position(self) -> Point:
         """True position [m], [3]."""
-        now, stops = self._clock.now(), self._stops.T
-        return np.array([np.interp(now, self._times, along) for along in stops])
+        now, times = self._clock.now(), self._times
+        leg = bisect.bisect_right(times, now)
+        if leg == len(times):
+            return self._stops[-1]
+        share = (now - times[leg - 1]) / (times[leg] - times[leg - 1])
+        return self._stops[leg - 1] + share * (self._stops[leg] - self._stops[leg - 1])
 
     def _metres(self, place: Place) -> Point:
         metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
         return metres
 
     def _fly_above(self, goal: Point) -> None:
-        up, across = self.position, goal.copy()
+        up, across = self.position.copy(), goal.copy()
         up[2] = across[2] = self._level
         self._fly(up, across, goal)
 
     def _fly(self, *goals: Point) -> None:
         self._stops = np.stack((self.position, *goals))
         legs = leg_seconds(self._stops[:-1], self._stops[1:], self._settings)
-        self._times = self._clock.now() + np.concatenate(([0.0], legs.cumsum()))
+        self._times = (self._clock.now() + np.concatenate(([0.0], legs.cumsum()))).tolist()
 
 
 class World:

@@ -16,6 +16,8 @@ from marl_framework.flying.messages import Position, Reading, decode, encode
 from marl_framework.flying.pilot import Phase
 from marl_framework.flying.simulated import InProcessRadio
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
 from tests.flying.dry import NOMINAL, SEED, config_of, equipped_with, maker, team
 from tests.flying.faults import Faults, Flight
 
@@ -91,6 +93,38 @@ def test_the_team_goes_on_without_a_silent_uav(tmp_path: Path) -> None:
         assert flight.pilots[uav].peers.lost == {1}
         fused = [e for e in flight.record if e["uav"] == uav and e["event"] == "fused"]
         assert [1 in entry["heard"] for entry in fused].count(False) >= 2
+
+
+@pytest.mark.parametrize("fault", [{"battery": 0.24}, {"unheard_by": {0, 2}}])
+def test_planners_take_a_uav_that_left_or_is_lost_for_crashed(
+    tmp_path: Path, fault: dict[str, Any]
+) -> None:
+    seen: list[tuple[bool, ...]] = []
+
+    config = config_of(tmp_path, **EVERYBODY)
+    make_planner = maker("information_gain", config, tmp_path)
+
+    class Watching:
+        name = "watching"
+
+        def __init__(self, environment: MissionEnvironment) -> None:
+            self._planner = make_planner(environment)
+
+        def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+            seen.append(tuple(state.active[0].tolist()))
+            return self._planner.act(state, generator)
+
+    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
+    flight = Flight(world, Watching, SEED, separation=0.0)
+    fly_until(flight, lambda: flight.pilots[1].move == 2)
+    assert seen and all(map(all, seen))
+    for name, value in fault.items():
+        setattr(flight.faults[1], name, value)
+    fly_until(flight, lambda: not any(flight.pilots[j].peers.waits_for([1]) for j in (0, 2)))
+    seen.clear()
+    fly_until(flight, lambda: flight.over)
+    assert len(seen) > 6
+    assert set(seen) == {(True, False, True)}
 
 
 @pytest.mark.parametrize(("size", "seed"), [(15.0, 5), (20.0, 11)])
