@@ -37,17 +37,22 @@ _LINES = [
 
 
 def write_page(
-    records: Mapping[str, FlightRecord], index: int, path: Path, refresh: int | None = None
+    records: Mapping[str, FlightRecord],
+    index: int,
+    path: Path,
+    refresh: int | None = None,
+    shows_truth: bool = True,
 ) -> None:
     """Write one mission of several policies, side by side, in at most about `LARGEST` bytes.
 
     Larger maps are averaged onto fewer cells. The records must be on the CPU and hold the maps of
-    the same mission `index`. Browsers reload the page after `refresh` [s]; None for never.
+    the same mission `index`. Browsers reload the page after `refresh` [s]; None for never. Without
+    `shows_truth` the page has no true map, and no metrics.
     """
     records = {name: record.alone(index) for name, record in records.items()}
     shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
     while (
-        len(text := _render_page(records, index, shrink, refresh).encode()) > LARGEST
+        len(text := _render_page(records, index, shrink, refresh, shows_truth).encode()) > LARGEST
         and shrink < cells
     ):
         shrink *= 2
@@ -56,7 +61,11 @@ def write_page(
 
 
 def _render_page(
-    records: Mapping[str, FlightRecord], index: int, shrink: int, refresh: int | None
+    records: Mapping[str, FlightRecord],
+    index: int,
+    shrink: int,
+    refresh: int | None,
+    shows_truth: bool,
 ) -> str:
     """Return the page of mission `index`, the records' only mission, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
@@ -64,7 +73,8 @@ def _render_page(
     heights = ", ".join(f"{h:g}" for h in config.geometry.altitudes)
     moves = max(record.config.missions.episode_length for record in records.values())
     parts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PARTS}
-    data = json.dumps(strict(_collect_data(records, shrink)), separators=(",", ":"))
+    content = _collect_data(records, shrink, shows_truth)
+    data = json.dumps(strict(content), separators=(",", ":"))
     return Template(parts["page.html"]).substitute(
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
@@ -78,7 +88,9 @@ def _render_page(
     )
 
 
-def _collect_data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str, Any]:
+def _collect_data(
+    records: Mapping[str, FlightRecord], shrink: int, shows_truth: bool
+) -> dict[str, Any]:
     first = next(iter(records.values()))
     config = first.config
     rows, cols = config.geometry.map_shape
@@ -96,7 +108,7 @@ def _collect_data(records: Mapping[str, FlightRecord], shrink: int) -> dict[str,
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
         "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first)],
-        "truth": _pack(truth.numpy().astype(np.uint8)),
+        "truth": _pack(truth.numpy().astype(np.uint8)) if shows_truth else None,
         "policies": [_policy_data(name, record, shape, rounds) for name, record in records.items()],
     }
 

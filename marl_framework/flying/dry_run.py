@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -219,18 +219,22 @@ def simulate(world: World, planner: Planner, seed: int) -> DryFlight:
 
 def team_record(world: World) -> FlightRecord:
     """Return the record of a mission, with all readings that were sent in its world."""
+    sent = [message for message in map(decode, world.sent) if isinstance(message, Reading)]
+    return record_of(world, sent, world.environment.episode_length, "team")
+
+
+def record_of(world: World, readings: Iterable[Reading], last: int, name: str) -> FlightRecord:
+    """Return the record of a mission with these readings, up to move `last`."""
     env = world.environment
-    state, readings = env.empty_state(), {}
+    state = env.empty_state()
     log = FlightLog(env, world.reset, world.start)
     state.positions.copy_(world.start.positions)
-    for message in map(decode, world.sent):
-        if isinstance(message, Reading):
-            readings[message.envelope.move, message.envelope.sender] = message
-    for move in range(env.episode_length + 1):
+    taken_at = {(each.envelope.move, each.envelope.sender): each for each in readings}
+    for move in range(last + 1):
         frames, taken = torch.zeros(2, 1, env.n_agents, dtype=torch.bool)
         state.readings.zero_()
         for uav in range(env.n_agents):
-            reading = readings.get((move, uav))
+            reading = taken_at.get((move, uav))
             if reading is not None and fits(env.camera, reading.place, reading.bits):
                 state.positions[0, uav] = torch.tensor(reading.place)
                 state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
@@ -238,7 +242,7 @@ def team_record(world: World) -> FlightRecord:
         view = env.fusion.view(state, frames.new_ones(1), frames)
         env.fusion.fuse_global(state, view, None if move else env.config.mapping.prior)
         log.add(state, taken)
-    return _without_returns(log, "team")
+    return _without_returns(log, name)
 
 
 def _without_returns(log: FlightLog, name: str) -> FlightRecord:

@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: deployment.separation)"
     )
     add("--separation", type=float, metavar="M", help=text)
-    text = "also write a page to watch the flight on"
+    text = "also write a page to watch the flight on; that of one UAV is renewed after every move"
     add("--html", action="store_true", help=text)
     text = "folder of this flight in logging.directory (default: title and time)"
     add("--run-name", metavar="NAME", help=text)

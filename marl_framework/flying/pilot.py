@@ -146,6 +146,8 @@ class Pilot:
 
     def abort(self, reason: str) -> None:
         """End the mission for the whole team: all UAVs return."""
+        if self._aborts:
+            return
         self._aborts = True
         if self.phase in _OFF_MISSION:
             self._send_position()

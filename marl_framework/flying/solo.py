@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import torch
@@ -25,6 +26,7 @@ from marl_framework.flying.dry_run import (
     mission_number,
 )
 from marl_framework.flying.frame_camera import make_camera
+from marl_framework.flying.live_page import LivePage
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
@@ -38,6 +40,8 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 
+ABORT = "abort"
+"""File in the run folder that, once it exists, brings the whole team home."""
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
 _GRACE = 0.5  # for the last messages on their way [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
@@ -61,7 +65,8 @@ def fly_one(
     """Fly one UAV of a team; return the exit code.
 
     `options`: see `options.make_parser`. Raises ConfigError if the planner, the mission or the
-    hardware is not supported. If this process is interrupted, the whole team returns.
+    hardware is not supported. If this process is interrupted, or the file `ABORT` appears in the
+    run folder, the whole team returns.
     """
     slow = _with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
@@ -85,6 +90,10 @@ def fly_one(
         hardware = _equip(world, uav, link, entries.append, options, stack)
 
         def fly(run: RunFolder) -> Pilot:
+            page = None
+            if options.html:
+                name, simulated = f"UAV {options.uav}", options.camera == SIMULATED
+                page = LivePage(run.path / "mission.html", world, name, simulated)
             _wait_for_team(link, environment.n_agents)
             with recording(run.path / RECORD, facts, environment) as wrap:
                 pilot = make_pilot(
@@ -92,13 +101,19 @@ def fly_one(
                 )
                 while not pilot.over and len(stopped) < 2:
                     try:
-                        _fly_on(pilot, uav, moments, _PAUSE / options.time_factor)
+                        for _ in _turns(pilot, uav, moments, _PAUSE / options.time_factor):
+                            if (run.path / ABORT).exists():
+                                pilot.abort(f"the file {ABORT} exists")
+                            if page is not None:
+                                page.update(pilot, moments)
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
                     except Exception as error:
                         stopped[:] = [error, error]
                         hardware.vehicle.return_home()
+            if page is not None:
+                page.close(pilot)
             return pilot
 
         def write(pilot: Pilot, run: RunFolder, seconds: float) -> None:
@@ -173,8 +188,9 @@ def _wait_for_team(radio: ZenohRadio, team: int) -> None:
         time.sleep(_PAUSE)
 
 
-def _fly_on(pilot: Pilot, uav: int, moments: list[Moment], pause: float) -> None:
+def _turns(pilot: Pilot, uav: int, moments: list[Moment], pause: float) -> Iterator[None]:
     """Let a pilot fly until it is done; keep what it knows after each reading."""
     while not pilot.over:
         if not advance(pilot, uav, moments):
             time.sleep(pause)
+        yield

@@ -275,6 +275,20 @@ def test_evaluate_writes_a_page_of_all_policies(tmp_path: Path) -> None:
 
 
 @needs_browser
+def test_a_page_without_the_truth_shows_beliefs_only(
+    tmp_path: Path, records: dict[str, FlightRecord]
+) -> None:
+    page = tmp_path / "mission.html"
+    mission_page.write_page(records, 0, page, shows_truth=False)
+    assert data(page)["truth"] is None
+    dom, messages = opened(page)
+    assert messages == []
+    assert dom.count("<canvas") == len(records)
+    assert "ROI entropy" not in re.sub("<script.*?</script>", "", dom, flags=re.DOTALL)
+    assert len(re.findall('of-truth"[^>]* hidden', dom)) == 3  # border, curves and values
+
+
+@needs_browser
 def test_zones_and_obstacles_are_drawn_and_named(tmp_path: Path) -> None:
     ring = shapely.box(9, 9, 40, 21).difference(shapely.box(12, 12, 18, 18))
     config = zone_config(

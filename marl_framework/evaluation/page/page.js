@@ -5,6 +5,7 @@ const mission = JSON.parse(document.getElementById("mission").textContent);
 const [ROWS, COLS] = mission.shape; // cells along x and y
 const CELLS = ROWS * COLS;
 const LAST = mission.policies[0].f1.length - 1; // 0 stands for the state before any reading
+const KNOWN = mission.truth !== null; // whether the page shows the true map and metrics
 const MEASURES = [
   ["entropy", "ROI entropy [bit]"],
   ["f1", "F1"],
@@ -238,7 +239,8 @@ function legend() {
   const shades = mission.colours.filter((_, k) => k % 10 === 0).join(",");
   make(bar, "i", { class: "bar", style: `background:linear-gradient(90deg,${shades})` });
   bar.append("1");
-  for (const [name, text] of [["--roi", "region of interest"], ["--ground", "other ground"]]) {
+  const grounds = [["--roi", "region of interest"], ["--ground", "other ground"]];
+  for (const [name, text] of KNOWN ? grounds : []) {
     const span = entry();
     make(span, "i", { style: `background:var(${name})` });
     span.append(text);
@@ -277,21 +279,25 @@ function valueTable() {
 async function start() {
   const slider = byId("slider");
   slider.max = LAST;
-  const truth = await inflate(mission.truth);
+  const truth = KNOWN ? await inflate(mission.truth) : null;
   const beliefs = await Promise.all(
     mission.policies.map(async (policy) => summed(await inflate(policy.belief))),
   );
   const palette = mission.colours.map(rgb);
-  const terrain = mapFigure("Terrain", "Terrain: where the region of interest is");
-  terrain.note.textContent = "the truth, unknown to the UAVs";
+  const terrain = KNOWN && mapFigure("Terrain", "Terrain: where the region of interest is");
+  if (KNOWN) terrain.note.textContent = "the truth, unknown to the UAVs";
   const panels = mission.policies.map((policy) =>
     mapFigure(policy.name, `Belief of ${policy.name} and the paths of its UAVs`),
   );
-  const curves = [
-    curve("entropy", "Entropy of the region of interest", "ROI entropy [bit]"),
-    curve("f1", "F1 of the region of interest", "F1"),
-  ];
-  valueTable();
+  const curves = [];
+  if (KNOWN) {
+    curves.push(
+      curve("entropy", "Entropy of the region of interest", "ROI entropy [bit]"),
+      curve("f1", "F1 of the region of interest", "F1"),
+    );
+    valueTable();
+  }
+  for (const part of document.querySelectorAll(".of-truth")) part.hidden = !KNOWN;
 
   function show() {
     const reading = Number(slider.value);
@@ -305,7 +311,8 @@ async function start() {
       const [entropy, f1, ece] = ["entropy", "f1", "ece"].map((name) =>
         policy[name][reading].toFixed(3),
       );
-      const note = `entropy ${entropy} bit, F1 ${f1}, calibration error ${ece}`;
+      const metrics = `entropy ${entropy} bit, F1 ${f1}, calibration error ${ece}`;
+      const note = KNOWN ? metrics : `readings: ${policy.readings.join(", ")}`;
       panels[k].note.textContent = note;
       return `${policy.name}: ${note}`;
     });
@@ -314,7 +321,7 @@ async function start() {
   }
 
   function theme() {
-    paint(terrain.canvas, truth, [rgb(colour("--ground")), rgb(colour("--roi"))]);
+    if (KNOWN) paint(terrain.canvas, truth, [rgb(colour("--ground")), rgb(colour("--roi"))]);
     legend();
     show();
   }

@@ -1,0 +1,90 @@
+"""The command flies one UAV: its page is renewed, and it returns when it is told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.yaml_text import format_yaml
+from marl_framework.flying.options import main
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.state import MissionState
+from marl_framework.planners.protocol import Decision
+from tests.evaluation.test_mission_page import data
+from tests.flying.dry import config_of, maker
+
+pytest.importorskip("zenoh")
+MOVE = 3
+
+
+class Watched:
+    """A planner that does something before the decision after move `MOVE`."""
+
+    name = "watched"
+    does: ClassVar[Callable[[], object]]
+    make: ClassVar[Any]
+
+    def __init__(self, environment: MissionEnvironment) -> None:
+        self._planner = self.make(environment)
+
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+        if state.t[0] == MOVE:
+            type(self).does()
+        decision: Decision = self._planner.act(state, generator)
+        return decision
+
+
+def fly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, does: Callable[[], object], *words: str
+) -> tuple[int, dict[str, Any]]:
+    """Fly the only UAV of a team of one; return the exit code and its results."""
+    config = config_of(folder, agents=1)
+    (folder / "mission.yaml").write_text(format_yaml(config_to_dict(config)))
+    monkeypatch.setattr(Watched, "does", staticmethod(does), raising=False)
+    make = staticmethod(maker("random", config, folder))
+    monkeypatch.setattr(Watched, "make", make, raising=False)
+    policy = f"{Watched.__module__}.{Watched.__qualname__}"
+    given = ["--uav", "1", "--policy", policy, "--config", str(folder / "mission.yaml")]
+    given += ["--run-name", "one", "--time-factor", "50", "--set", f"logging.directory={folder}"]
+    code = main([*given, *words])
+    results = json.loads((folder / "one" / "summary.json").read_text())["results"]["uav"]
+    return code, results
+
+
+def test_an_interrupted_uav_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, results = fly(tmp_path, monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    assert (code, results["left"], results["moves"]) == (130, "interrupted", MOVE)
+
+
+def test_a_file_brings_a_uav_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, results = fly(tmp_path, monkeypatch, (tmp_path / "one" / "abort").touch)
+    assert (code, results["left"]) == (0, "the file abort exists")
+    assert results["moves"] <= MOVE + 1
+
+
+def test_the_page_of_a_uav_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, seen = tmp_path / "one" / "mission.html", list[dict[str, Any]]()
+
+    def look() -> None:
+        assert 'http-equiv="refresh"' in page.read_text()
+        seen.append(data(page))
+
+    code, results = fly(tmp_path, monkeypatch, look, "--html")
+    assert (code, results["left"]) == (0, "mission done")
+    assert 'http-equiv="refresh"' not in page.read_text()
+    (policy,) = data(page)["policies"]
+    assert policy["name"] == "UAV 1"
+    assert seen
+    for during in seen:
+        then = during["policies"][0]
+        assert len(then["f1"]) == MOVE + 1 + 1  # before any reading, and after each
+        assert then["f1"] == policy["f1"][: MOVE + 2]
+        assert then["path"][0] == policy["path"][0][: MOVE + 1]
+    assert len(policy["f1"]) == results["moves"] + 2
