@@ -35,6 +35,10 @@ class CameraConfig(types.Section):
     """Whether values above the threshold are of interest, else those below."""
     position_tolerance: Metres = 2.0
     """Largest distance between a frame's position and the place of its reading [m]."""
+    latency: Annotated[float, Field(ge=0, le=60)] = 0.5
+    """Age of the frames of a stream when they arrive [s]."""
+    gimbal: bool = False
+    """Whether a gimbal keeps the camera of a stream level, else it is fixed to the body."""
     tilt_tolerance: Annotated[float, Field(ge=0, le=60)] = 10.0
     """Largest angle between the optical axis and the vertical [degrees]."""
 

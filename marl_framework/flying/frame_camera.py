@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,8 +28,9 @@ from marl_framework.flying.frame_files import (
     frames_folder,
     read_image,
 )
+from marl_framework.flying.frame_stream import STREAM, FrameStream
 from marl_framework.flying.messages import Bits, Place
-from marl_framework.flying.protocols import Clock
+from marl_framework.flying.protocols import Clock, Vehicle
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains import geotiff
 from marl_framework.mission.terrains.geotiff import Array
@@ -186,11 +188,19 @@ class FrameReader:
         return torch.from_numpy(found)
 
 
+class FrameSource(Protocol):
+    """Where frames come from."""
+
+    def new(self) -> Iterator[Frame | UnusableFrameError]:
+        """Yield each new frame once; in place of a frame that cannot be used, its error."""
+        ...
+
+
 class FrameCamera:
-    """The camera of a UAV whose frames appear in a folder.
+    """The camera of a UAV.
 
     Args:
-        folder: see `FrameFolder`.
+        frames: source of its frames, `FrameFolder` or `FrameStream`.
         environment: environment of the mission.
         place: location of the mission's map on Earth, for frames in degrees.
         clock: clock of the frames and of the pilot.
@@ -201,12 +211,12 @@ class FrameCamera:
 
     def __init__(
         self,
-        folder: Path,
+        frames: FrameSource,
         environment: MissionEnvironment,
         place: geotiff.Place | None,
         clock: Clock,
     ) -> None:
-        self._frames, self._reader = FrameFolder(folder), FrameReader(environment.config, place)
+        self._frames, self._reader = frames, FrameReader(environment.config, place)
         self._boxes, self._lattice = environment.camera.box_table.cpu(), environment.lattice
         self._cell, self._clock = environment.config.geometry.cell_size, clock
         self._move, self._arrival = -1, 0.0
@@ -241,12 +251,22 @@ class FrameCamera:
         return self._reader.read(frame, pose, corner, (row1 - row0, col1 - col0))
 
 
-def make_camera(
-    spec: str, environment: MissionEnvironment, place: geotiff.Place | None, clock: Clock
-) -> FrameCamera:
-    """Return the camera that `--camera` describes, `folder:PATH`; see `FrameCamera`.
+@contextmanager
+def open_camera(
+    spec: str,
+    environment: MissionEnvironment,
+    place: geotiff.Place | None,
+    clock: Clock,
+    vehicle: Vehicle,
+) -> Iterator[FrameCamera]:
+    """Open the camera that `--camera` describes: `folder:PATH`, or `stream:URL` on a vehicle.
 
     Raises:
-        ConfigError: `spec` or the detector is wrong.
+        ConfigError: `spec` or the detector is wrong, or the stream cannot be opened.
     """
-    return FrameCamera(frames_folder(spec), environment, place, clock)
+    if not spec.startswith(STREAM):
+        yield FrameCamera(FrameFolder(frames_folder(spec)), environment, place, clock)
+        return
+    settings = environment.config.flying.camera
+    with closing(FrameStream(spec[len(STREAM) :], settings, vehicle.status, clock)) as stream:
+        yield FrameCamera(stream, environment, place, clock)

@@ -48,10 +48,12 @@ class Pose(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """An image file and the content of its JSON file."""
+    """An image, and when and where it was taken."""
 
-    image: Path
+    image: Path | Array
+    """File of the image, or the image as OpenCV decodes it."""
     facts: dict[str, float]
+    """Content of the JSON file."""
 
     @property
     def time(self) -> float:
@@ -83,7 +85,7 @@ def frames_folder(spec: str) -> Path:
     """Return the folder of `--camera folder:PATH`. Raises ConfigError."""
     folder = Path(spec.removeprefix(_FOLDER))
     if not spec.startswith(_FOLDER) or spec == _FOLDER:
-        raise ConfigError(f"--camera {spec}: unknown camera; use {_FOLDER}PATH")
+        raise ConfigError(f"--camera {spec}: unknown camera; use {_FOLDER}PATH or stream:URL")
     if not folder.is_dir():
         raise ConfigError(f"--camera {spec}: {folder} is not a folder; create it")
     return folder
@@ -128,10 +130,13 @@ def _read_facts(path: Path) -> dict[str, float]:
     return facts
 
 
-def read_image(path: Path) -> Array:
-    """Return an image as [row, column, band], red first. Raises UnusableFrameError."""
+def read_image(source: Path | Array) -> Array:
+    """Return a frame's image as [row, column, band], red first. Raises UnusableFrameError."""
+    raw = isinstance(source, Path) and source.suffix == ".npy"
     try:
-        image: Any = np.load(path) if path.suffix == ".npy" else decode_image(path)
+        image: Any = source
+        if isinstance(source, Path):
+            image = np.load(source) if raw else decode_image(source)
     except Exception:  # readers may raise anything for a damaged file
         image = None
     if not isinstance(image, np.ndarray) or image.ndim not in (2, 3) or not image.size:
@@ -139,5 +144,5 @@ def read_image(path: Path) -> Array:
     if image.dtype.kind not in "uif":
         raise UnusableFrameError("unreadable image")
     bands = image.reshape(*image.shape[:2], -1)
-    swapped = path.suffix != ".npy" and bands.shape[2] >= 3
+    swapped = not raw and bands.shape[2] >= 3
     return bands[..., [2, 1, 0, *range(3, bands.shape[2])]] if swapped else bands

@@ -26,7 +26,7 @@ from marl_framework.mission.terrains import geotiff
 
 Metres = tuple[float, float, float]
 _REST = 0.3  # speed at rest [m/s]
-_RATES = {"position": 5.0, "velocity_ned": 5.0} | dict.fromkeys(
+_RATES = dict.fromkeys(("position", "velocity_ned", "attitude_euler"), 5.0) | dict.fromkeys(
     ("battery", "health", "home", "landed_state"), 1.0
 )  # of telemetry [Hz]
 _PAUSE = 0.05  # between looks at the telemetry [s]
@@ -166,7 +166,10 @@ class MavsdkVehicle:
         controlled = not self._obeys or mode in (self._way_home if self._returns else self._modes)
         lands = self._newest.get("landed_state") == self._on_ground
         landed = lands and not self._newest.get("armed", True)
-        return Status(self._received, self._position, charge, controlled, landed)
+        angles, attitude = self._newest.get("attitude_euler"), None
+        if angles is not None:
+            attitude = (angles.roll_deg, angles.pitch_deg, angles.yaw_deg - self._heading)
+        return Status(self._received, self._position, charge, controlled, landed, attitude)
 
     def close(self) -> None:
         """Finish the newest command, and leave the vehicle."""

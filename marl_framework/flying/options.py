@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--of", type=int, metavar="M", help=text)
     text = f"MAVLink address such as udpin://0.0.0.0:14541, or {SIMULATED} (the default)"
     add("--vehicle", default=SIMULATED, metavar="ADDRESS", help=text)
-    text = f"folder:PATH where frames appear, or {SIMULATED} (the default)"
+    text = f"folder:PATH where frames appear, stream:URL, or {SIMULATED} (the default)"
     add("--camera", default=SIMULATED, metavar="WHERE", help=text)
     text = "address of another UAV's radio, such as tcp/10.0.0.1:7447; repeatable"
     add("--radio", action="append", default=[], metavar="ADDRESS", help=text)

@@ -22,6 +22,9 @@ class Status(NamedTuple):
     returns on its command."""
     landed: bool = False
     """Whether it is on the ground with its motors off."""
+    attitude: tuple[float, float, float] | None = None
+    """Roll, pitch and yaw of the body [degrees]; yaw counts clockwise from the y axis of the
+    lattice. None if it is unknown."""
 
 
 class Vehicle(Protocol):

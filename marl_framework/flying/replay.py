@@ -71,8 +71,8 @@ class Tape:
             packed = np.frombuffer(self._following(1)[0], np.uint8)
             result = np.unpackbits(packed, count=result[0] * result[1]).view(bool).reshape(result)
         elif call == "status" and result is not None:
-            time, position, *rest = result
-            result = Status(time, None if position is None else tuple(position), *rest)
+            fields: list[Any] = [tuple(v) if isinstance(v, list) else v for v in result]
+            result = Status(*fields)
         self._expect(items(call, args, result))
         return result
 

@@ -89,7 +89,7 @@ class SimulatedVehicle:
         """Return the position without error, and a full battery; see `Vehicle`."""
         x, y, z = self.position.tolist()
         landed = self.arrived() and bool((self.position == self._pad).all())
-        return Status(self._clock.now(), (x, y, z), 1.0, landed=landed)
+        return Status(self._clock.now(), (x, y, z), 1.0, landed=landed, attitude=(0.0, 0.0, 0.0))
 
     @property
     def position(self) -> Point:

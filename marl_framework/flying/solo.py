@@ -25,7 +25,7 @@ from marl_framework.flying.dry_run import (
     make_world,
     mission_number,
 )
-from marl_framework.flying.frame_camera import make_camera
+from marl_framework.flying.frame_camera import open_camera
 from marl_framework.flying.live_page import LivePage
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.pilot import Pilot
@@ -153,7 +153,7 @@ def _equip(
     options: argparse.Namespace,
     stack: ExitStack,
 ) -> Hardware:
-    """Return the hardware of a UAV; `stack` closes its vehicle.
+    """Return the hardware of a UAV; `stack` closes its vehicle and camera.
 
     Raises ConfigError if the location of the area is needed and unknown.
     """
@@ -161,9 +161,6 @@ def _equip(
     radio = MissionRadio(link, world, uav)
     hardware = simulated_hardware(world, uav, log, clock, radio)
     place = area_place(environment.config)
-    if options.camera != SIMULATED:  # the real range and losses of the radio count
-        camera = make_camera(options.camera, environment, place, clock)
-        hardware = hardware._replace(camera=camera, radio=link)
     if options.vehicle != SIMULATED:
         if place is None:
             raise ConfigError(
@@ -174,6 +171,9 @@ def _equip(
         vehicle = MavsdkVehicle(options.vehicle, plan, environment, place, clock)
         stack.callback(vehicle.close)
         hardware = hardware._replace(vehicle=vehicle)
+    if options.camera != SIMULATED:  # the real range and losses of the radio count
+        camera = open_camera(options.camera, environment, place, clock, hardware.vehicle)
+        hardware = hardware._replace(camera=stack.enter_context(camera), radio=link)
     return hardware
 
 

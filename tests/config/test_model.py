@@ -201,6 +201,7 @@ BAD_VALUES = [
     ("flying.camera.principal_point[0]", "[left, 20]"),
     ("flying.camera.tilt_tolerance", "61"),
     ("flying.camera.position_tolerance", "0"),
+    ("flying.camera.latency", "-1"),
     *(("sensor.simulation.raster.threshold", value) for value in ("p100", "true")),
     ("sensor.model.table.low", "{low: 0.1}"),
     ("sensor.model.table[5]", "{5: 0.5}"),

@@ -35,6 +35,7 @@ KNOWN = {  # parameters
 GOOD = mavlink.MAV_SYS_STATUS_SENSOR_GPS | mavlink.MAV_SYS_STATUS_PREARM_CHECK
 SEA = 321.5  # altitude of home above the sea [m]
 SPEED = 30.0  # [m/s]
+ATTITUDE = (0.02, -0.03, 1.2)  # roll, pitch and yaw [rad]
 TICK = 0.02  # [s]
 
 
@@ -109,6 +110,7 @@ class Autopilot(threading.Thread):
             0, latitude, longitude, int(1000 * (SEA + self.at[2])), int(1000 * self.at[2]),
             int(100 * north), int(100 * east), int(-100 * up), 0,
         )  # fmt: skip
+        send.attitude_send(0, *ATTITUDE, 0, 0, 0)
         if self._tick % 5:
             return
         main, sub = MODES[self.kind][self.mode]

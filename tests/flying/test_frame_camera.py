@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -24,8 +27,8 @@ from marl_framework.flying.frame_camera import (
     FrameCamera,
     FrameReader,
     Lens,
-    make_camera,
     make_lens,
+    open_camera,
     project,
 )
 from marl_framework.flying.frame_files import (
@@ -34,6 +37,7 @@ from marl_framework.flying.frame_files import (
     Pose,
     read_image,
 )
+from marl_framework.flying.protocols import Status
 from marl_framework.flying.simulated import SimulatedClock, World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import Place, place_at
@@ -77,7 +81,7 @@ def read(config: Config, pose: Pose, image: np.ndarray, place: tuple[int, int, i
     environment = environment_of(config)
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), "frame", image, pose, 1.0)
-        camera = FrameCamera(Path(folder), environment, None, SimulatedClock())
+        camera = FrameCamera(FrameFolder(Path(folder)), environment, None, SimulatedClock())
         bits = camera.take(place, 0)
     row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
     return bits, (slice(row0, row1), slice(col0, col1)), camera.ignored
@@ -134,7 +138,9 @@ def test_readings_of_cells_that_are_not_square() -> None:
     pose = Pose(9.7, 15.4, 10.1, 3.0, -2.0, 200.0)
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), "frame", image_of(config, pose), pose, 0.0)
-        bits = FrameCamera(Path(folder), environment, None, SimulatedClock()).take(place, 0)
+        bits = FrameCamera(FrameFolder(Path(folder)), environment, None, SimulatedClock()).take(
+            place, 0
+        )
     row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
     assert row1 - row0 != col1 - col0
     assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
@@ -248,7 +254,7 @@ def test_frames_that_do_not_fit_are_ignored(tmp_path: Path, reason: str | None) 
     config = config_with(**case.get("camera", {}))
     environment, clock = environment_of(config), SimulatedClock()
     clock.advance(10.0)
-    camera = make_camera(f"folder:{tmp_path}", environment, None, clock)
+    camera = FrameCamera(FrameFolder(tmp_path), environment, None, clock)
     assert camera.take(PLACE, 4) is None
     clock.advance(1.0)
     assert camera.take(PLACE, 4) is None
@@ -282,7 +288,7 @@ def test_a_frame_that_shows_a_part_of_the_footprint_is_ignored() -> None:
 def test_the_first_frame_that_fits_is_read(tmp_path: Path) -> None:
     config = config_with()
     environment, clock = environment_of(config), SimulatedClock()
-    camera = FrameCamera(tmp_path, environment, None, clock)
+    camera = FrameCamera(FrameFolder(tmp_path), environment, None, clock)
     for name, seed, shift in (("b", 1, 0.0), ("a", 2, 9.0), ("c", 3, 0.0)):
         pose = GOOD._replace(x=GOOD.x + shift)
         save(tmp_path, name, image_of(config, pose, seed=seed), pose, 0.0)
@@ -335,7 +341,9 @@ def test_damaged_files_give_no_reading(content: Any, image: bytes, suffix: str) 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / f"f{suffix}").write_bytes(image)
         (Path(folder) / "f.json").write_text(json.dumps(content))
-        camera = FrameCamera(Path(folder), environment_of(config), UTM, SimulatedClock())
+        camera = FrameCamera(
+            FrameFolder(Path(folder)), environment_of(config), UTM, SimulatedClock()
+        )
         assert camera.take(PLACE, 0) is None
     assert camera.ignored.total() == 1
 
@@ -345,7 +353,7 @@ def test_frames_far_from_the_map_are_ignored(tmp_path: Path, where: tuple[float,
     config, (latitude, longitude) = config_with(), where
     image = image_of(config, GOOD)
     save(tmp_path, "frame", image, GOOD, 0.0, latitude=latitude, longitude=longitude)
-    camera = FrameCamera(tmp_path, environment_of(config), UTM, SimulatedClock())
+    camera = FrameCamera(FrameFolder(tmp_path), environment_of(config), UTM, SimulatedClock())
     assert camera.take(PLACE, 0) is None
     assert set(camera.ignored) <= {"outside the map's coordinate system", "place"}
     assert camera.ignored.total() == 1
@@ -390,11 +398,89 @@ def test_detectors(image: list[float], camera: dict[str, Any], expected: bool) -
     assert detect(np.array(image), **camera) == expected
 
 
-@pytest.mark.parametrize("spec", ["frames", "folder:", "folder:missing", "stream:rtsp://x"])
+@pytest.mark.parametrize("spec", ["frames", "folder:", "folder:missing", "stream:missing.avi"])
 def test_an_unknown_camera_is_refused(spec: str) -> None:
-    environment = environment_of(config_with())
-    with pytest.raises(ConfigError, match="--camera"):
-        make_camera(spec, environment, None, SimulatedClock())
+    environment, clock = environment_of(config_with()), SimulatedClock()
+    with (
+        pytest.raises(ConfigError, match="--camera"),
+        open_camera(spec, environment, None, clock, Posed(GOOD)),
+    ):
+        pass
+
+
+class Posed:
+    """A vehicle of which only the telemetry is used."""
+
+    def __init__(self, pose: Pose | None) -> None:
+        position = None if pose is None else pose[:3]
+        attitude = None if pose is None else pose[3:]
+        self.now = Status(0.0, position, 1.0, attitude=attitude)
+
+    def status(self) -> Status:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a camera calls {name}")
+
+
+@contextmanager
+def streamed(
+    folder: Path, image: np.ndarray, pose: Pose | None, config: Config
+) -> Iterator[tuple[Callable[[], Any], SimulatedClock, FrameCamera]]:
+    """Yield a function that takes readings of a stream which shows one image again and again."""
+    size, clock = image.shape[1::-1], SimulatedClock()
+    writer = cv2.VideoWriter(str(folder / "f.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 30, size)
+    for _ in range(3):
+        writer.write(cv2.cvtColor(image, cv2.COLOR_GRAY2BGR))
+    writer.release()
+    environment, spec = environment_of(config), f"stream:{folder / 'f.avi'}"
+    with open_camera(spec, environment, None, clock, Posed(pose)) as camera:
+
+        def take() -> Any:
+            """Return the reading of the next frame; None if it was ignored."""
+            seen, end = camera.ignored.total(), time.monotonic() + 30
+            while (bits := camera.take(PLACE, 0)) is None and camera.ignored.total() == seen:
+                assert time.monotonic() < end, "no frame"
+            return bits
+
+        yield take, clock, camera
+
+
+def test_a_stream_gives_the_cells_of_the_map(tmp_path: Path) -> None:
+    config = config_with()
+    with streamed(tmp_path, image_of(config, GOOD), GOOD, config) as (take, clock, camera):
+        assert take() is None  # taken before the arrival, as it has come late
+        clock.advance(config.flying.camera.latency)
+        while (bits := take()) is None:  # frames that had arrived before
+            pass
+        assert set(camera.ignored) == {"before arrival"}
+    box = environment_of(config).camera.box_table[PLACE]
+    row0, row1, col0, col1 = box[:4].tolist()
+    assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
+
+
+@pytest.mark.parametrize(
+    ("pose", "camera", "reason"),
+    [
+        (None, {}, "unknown pose"),
+        (GOOD._replace(roll=30.0), {}, "tilt"),
+        (GOOD._replace(roll=30.0, pitch=20.0), {"gimbal": True}, None),
+    ],
+)
+def test_a_stream_is_where_its_vehicle_is(
+    tmp_path: Path, pose: Pose | None, camera: dict[str, Any], reason: str | None
+) -> None:
+    config = config_with(latency=0.0, **camera)
+    image = image_of(config, GOOD._replace(roll=0.0, pitch=0.0))
+    with streamed(tmp_path, image, pose, config) as (take, _, frames):
+        bits = take()
+    if reason is None:
+        box = environment_of(config).camera.box_table[PLACE]
+        row0, row1, col0, col1 = box[:4].tolist()
+        assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
+    else:
+        assert bits is None
+        assert set(frames.ignored) == {reason}
 
 
 def test_a_missing_detector_is_refused() -> None:
@@ -411,7 +497,7 @@ class FilmedWorld(World):
             folder.mkdir()
         self.rng = np.random.default_rng(0)
         self.cameras = [
-            make_camera(f"folder:{folder}", self.environment, None, self.clock)
+            FrameCamera(FrameFolder(folder), self.environment, None, self.clock)
             for folder in self.folders
         ]
 

@@ -15,12 +15,12 @@ import pytest
 import shapely
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.deployment.flight_plans import open_plan
+from marl_framework.deployment.flight_plans import map_heading, open_plan
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.solo import WallClock
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import place_at
-from tests.flying.autopilot import MODES, Autopilot, Kind
+from tests.flying.autopilot import ATTITUDE, MODES, Autopilot, Kind
 from tests.flying.processes import free_port
 from tests.small import small_config
 
@@ -88,6 +88,9 @@ def test_a_vehicle_flies_its_places_and_returns(fly: Fly, kind: Kind) -> None:
     assert near(autopilot, (10.0, 5.0, 5.0))
     position = vehicle.status().position
     assert position == pytest.approx((10.0, 5.0, 5.0), abs=0.1)
+    roll, pitch, yaw = np.degrees(ATTITUDE)
+    yaw -= map_heading(place_at(*ORIGIN))
+    assert vehicle.status().attitude == pytest.approx((roll, pitch, yaw), abs=0.01)
     assert time.time() - vehicle.status().time < 5
 
     vehicle.return_home()
