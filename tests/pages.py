@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+_TOP = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")
+PAGES = (*(ROOT / name for name in _TOP), *sorted((ROOT / "docs").rglob("*.md")))
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MODULE = re.compile(r"In `(\w+)\.py`:\n\n$")
