@@ -34,7 +34,7 @@ test: lint type ## lint, type and the fast tests (5 minutes)
 soak: $(FULL) ## the slow tests: kills, hostile commands, long kernels (SOAK=100 runs for hours)
 	SOAK=$(SOAK) $(RUN) -m pytest -m soak -n $(WORKERS) --dist worksteal
 
-autopilots: $(FULL) ## fly with ArduCopter's program, ARDUCOPTER=…/build/sitl/bin/arducopter (half an hour)
+autopilots: $(FULL) ## fly with autopilots' programs, ARDUCOPTER=…/arducopter PX4=…/bin/px4 (an hour)
 	$(RUN) -m pytest -m autopilots -n 0 -s tests/autopilots
 
 lint: $(FULL) ## ruff (rules and format) and shellcheck

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # commands that tests start inherit it
+os.environ["MAVLINK20"] = "1"  # pymavlink reads it once
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("CONFIG_FILE_PATH", None)

@@ -150,6 +150,7 @@ def parameters(flight: FlightPlan) -> Mapping[str, float]:
     if settings.autopilot == "px4":
         return {
             "RTL_RETURN_ALT": level,
+            "RTL_CONE_ANG": 0,  # climbs to that altitude close to home, too
             "NAV_ACC_RAD": settings.acceptance_radius,
             "NAV_MC_ALT_RAD": settings.acceptance_radius,
             "MPC_XY_CRUISE": settings.speed,
@@ -173,6 +174,7 @@ def parameters(flight: FlightPlan) -> Mapping[str, float]:
     values = {new: value for (new, _), value in metres.items()}
     values |= {old: round(100 * value) for (_, old), value in metres.items()}
     values |= {"WP_JERK": JERK, "WPNAV_JERK": JERK, "WP_YAW_BEHAVIOR": 0}  # keeps its heading
+    values["RTL_CONE_SLOPE"] = 0  # climbs to its return altitude close to home, too
     if settings.altitudes == "ground":
         values |= {"TERRAIN_ENABLE": 1, "RTL_ALT_TYPE": 1}
     return values

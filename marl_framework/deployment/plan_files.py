@@ -18,7 +18,7 @@ from marl_framework.runs.files import write_json
 _FIRMWARES = {"px4": 12, "ardupilot": 3}  # MAV_AUTOPILOT
 _QUADROTOR = 2  # MAV_TYPE
 _ALTITUDE_MODES = {"home": 1, "ground": 4}  # QGroundControl's AltMode
-_REAL = 9  # MAV_PARAM_TYPE_REAL32
+_INTEGER, _REAL = 6, 9  # MAV_PARAM_TYPE: INT32, REAL32
 
 
 def write_files(flight: FlightPlan, folder: Path) -> None:
@@ -100,5 +100,6 @@ def _write_px4_parameters(flight: FlightPlan, file: Path) -> None:
     """Write parameters for QGroundControl, which compares the number of the vehicle."""
     lines = ["# Vehicle-Id\tComponent-Id\tName\tValue\tType"]
     for name, value in parameters(flight).items():
-        lines.append("\t".join(map(str, (flight.uav, 1, name, f"{value:g}", _REAL))))
+        kind = _INTEGER if isinstance(value, int) else _REAL
+        lines.append("\t".join(map(str, (flight.uav, 1, name, f"{value:g}", kind))))
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")

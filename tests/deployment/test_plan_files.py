@@ -59,7 +59,8 @@ def parameters(folder: Path, uav: int) -> dict[str, float]:
         return dict(found)
     lines = (folder / f"uav_{uav}.params").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    assert {(row[0], row[1], row[4]) for row in rows} == {(str(uav), "1", "9")}
+    assert {(row[0], row[1]) for row in rows} == {(str(uav), "1")}
+    assert {row[2] for row in rows if row[4] != "9"} == {"RTL_CONE_ANG"}  # "6" is an integer
     return {row[2]: float(row[3]) for row in rows}
 
 
@@ -113,6 +114,7 @@ def test_parameters_set_what_a_mission_cannot(flown: Path, flown_by_px4: Path) -
         altitudes.append(found["RTL_ALT_M"])
         assert found["RTL_ALT_M"] == items[0]["params"][6] == items[-2]["params"][6]
         assert (found["WP_RADIUS_M"], found["WP_YAW_BEHAVIOR"]) == (0.5, 0)
+        assert found["RTL_CONE_SLOPE"] == 0
         old = {"RTL_ALT_M": "RTL_ALT", "WP_SPD": "WPNAV_SPEED", "WP_RADIUS_M": "WPNAV_RADIUS"}
         assert all(found[name] == 100 * found[new] for new, name in old.items())  # [cm]
         (rally,) = plan(folder, uav)["rallyPoints"]["points"]
@@ -124,6 +126,7 @@ def test_parameters_set_what_a_mission_cannot(flown: Path, flown_by_px4: Path) -
     assert second["RTL_RETURN_ALT"] - first["RTL_RETURN_ALT"] == 8
     names = ("MPC_TKO_SPEED", "MPC_Z_V_AUTO_UP", "MPC_Z_V_AUTO_DN")
     assert [first[name] for name in names] == [2, 2, 1.5]
+    assert first["RTL_CONE_ANG"] == 0
     # PX4 takes a rally point's altitude for that of the ground.
     assert [point[2] for point in plan(folder, 2)["rallyPoints"]["points"]] == [0]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["MAVLINK20"] = "1"
-
 import math
 import threading
 from typing import Any, Literal
@@ -23,13 +19,14 @@ MODES: dict[str, dict[str, tuple[int, int]]] = {  # (mode, sub mode)
 }
 KNOWN = {  # parameters
     "px4": (
-        "RTL_RETURN_ALT NAV_ACC_RAD NAV_MC_ALT_RAD MPC_XY_CRUISE MPC_TKO_SPEED MPC_Z_V_AUTO_UP "
-        "MPC_Z_V_AUTO_DN MPC_ACC_HOR MPC_ACC_UP_MAX MPC_ACC_DOWN_MAX MPC_JERK_AUTO MIS_TAKEOFF_ALT"
+        "RTL_RETURN_ALT RTL_CONE_ANG NAV_ACC_RAD NAV_MC_ALT_RAD MPC_XY_CRUISE MPC_TKO_SPEED "
+        "MPC_Z_V_AUTO_UP MPC_Z_V_AUTO_DN MPC_ACC_HOR MPC_ACC_UP_MAX MPC_ACC_DOWN_MAX MPC_JERK_AUTO "
+        "MIS_TAKEOFF_ALT"
     ),
     "ardupilot": (
         "RTL_ALT_M WP_RADIUS_M WP_SPD WP_SPD_UP WP_SPD_DN WP_ACC WP_ACC_Z WP_JERK RTL_ALT "
         "WPNAV_RADIUS WPNAV_SPEED WPNAV_SPEED_UP WPNAV_SPEED_DN WPNAV_ACCEL WPNAV_ACCEL_Z "
-        "WPNAV_JERK WP_YAW_BEHAVIOR"
+        "WPNAV_JERK WP_YAW_BEHAVIOR RTL_CONE_SLOPE"
     ),
 }
 GOOD = mavlink.MAV_SYS_STATUS_SENSOR_GPS | mavlink.MAV_SYS_STATUS_PREARM_CHECK

@@ -117,6 +117,7 @@ def test_parameters_and_fence_arrive_before_take_off(fly: Fly, kind: Kind) -> No
     params = autopilot.params
     level = {"px4": params.get("RTL_RETURN_ALT"), "ardupilot": params.get("RTL_ALT_M")}[kind]
     assert level == pytest.approx(25.0)
+    assert params[{"px4": "RTL_CONE_ANG", "ardupilot": "RTL_CONE_SLOPE"}[kind]] == 0
     corners = np.array([[item.y, item.x] for item in autopilot.fence]) / 1e7
     fence = shapely.Polygon(place_at(*ORIGIN).metres(corners))
     assert {item.command for item in autopilot.fence} == {5001}  # inclusion

@@ -1,4 +1,4 @@
-"""Teams fly with ArduCopter as in the simulator, keep apart, and land; see docs/fly.md."""
+"""Teams fly with autopilots' own programs as in the simulator, keep apart, and land."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import place_at
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, mission_config
-from tests.autopilots.copters import Copter
+from tests.autopilots.programs import PX4, ArduCopter, Program
 from tests.flying.dry import SEED
 from tests.flying.processes import addresses, fly_apart
 
-PROGRAM, SPEED = os.environ.get("ARDUCOPTER", ""), os.environ.get("SPEED", "1")
-NEEDED = "needs ARDUCOPTER=/path/to/ardupilot/build/sitl/bin/arducopter"
+SPEED = os.environ.get("SPEED", "1")
+PROGRAMS: dict[str, type[ArduCopter | PX4]] = {"ardupilot": ArduCopter, "px4": PX4}
+NEEDED = {
+    "ardupilot": "ARDUCOPTER=/path/to/ardupilot/build/sitl/bin/arducopter",
+    "px4": "PX4=/path/to/px4/build/bin/px4",
+}
 TOLERANCE = 0.5  # of positions [m]; distances have twice as much
 WORDS = ("deployment.origin=[48.0,11.0]", "deployment.home=[47.9998,11.0]")
 WORDS += ("experiment.missions.start=corners", "experiment.constraints.budget=6")
@@ -32,22 +36,28 @@ Array = npt.NDArray[np.float64]
 
 
 @pytest.mark.autopilots
-@pytest.mark.skipif(not PROGRAM, reason=NEEDED)
+@pytest.mark.parametrize("autopilot", PROGRAMS)
 @pytest.mark.parametrize(
     ("agents", "policy"), [(2, "information_gain"), (4, "learned"), (4, "search")]
 )
-def test_a_team_flies_as_the_simulator(tmp_path: Path, agents: int, policy: str) -> None:
+def test_a_team_flies_as_the_simulator(
+    tmp_path: Path, autopilot: str, agents: int, policy: str
+) -> None:
+    if not (program := os.environ.get(NEEDED[autopilot].partition("=")[0])):
+        pytest.skip(f"needs {NEEDED[autopilot]}")
     reader, team = pytest.importorskip("mcap.reader"), load_team("pretrained:student")
-    config = mission_config(None, [*WORDS, f"experiment.missions.n_agents={agents}"], team)
+    words = [f"experiment.missions.n_agents={agents}", f"deployment.autopilot={autopilot}"]
+    config = mission_config(None, [*WORDS, *words], team)
     environment, place = MissionEnvironment(config, 1, "cpu", "test"), place_at(48.0, 11.0)
-    copters: list[Copter] = []
+    programs: list[Program] = []
     with ExitStack() as stack:
 
         def own(uav: int, port: int) -> list[str]:
-            home, folder = open_plan(environment, place, uav - 1).home, tmp_path / f"copter{uav}"
-            copters.append(Copter(Path(PROGRAM).resolve(), folder, uav, home, place, SPEED))
-            stack.callback(copters[-1].stop)
-            return [*addresses(uav, port), "--vehicle", copters[-1].address]
+            home, folder = open_plan(environment, place, uav - 1).home, tmp_path / f"program{uav}"
+            make, path = PROGRAMS[autopilot], Path(program).resolve()
+            programs.append(make(path, folder, uav, home, place, SPEED))
+            stack.callback(programs[-1].stop)
+            return [*addresses(uav, port), "--vehicle", programs[-1].address]
 
         apart = config.deployment.separation
         words = ["--policy", policy, "--checkpoint", "pretrained:student", "--separation", apart]
@@ -55,7 +65,7 @@ def test_a_team_flies_as_the_simulator(tmp_path: Path, agents: int, policy: str)
     planner = make_planner(policy, environment, team)
     assert flown == simulate(make_world(environment, SEED), planner, SEED).moments
 
-    tracks, errors = [copter.track for copter in copters], []
+    tracks, errors = [program.track for program in programs], []
     for uav, track in enumerate(tracks, 1):
         run = tmp_path / f"uav{uav}"
         results = json.loads((run / "summary.json").read_text())["results"]["uav"]
@@ -69,8 +79,9 @@ def test_a_team_flies_as_the_simulator(tmp_path: Path, agents: int, policy: str)
                     errors.append(float(np.linalg.norm(here - goal)))
     least = min(itertools.starmap(distance, itertools.combinations(tracks, 2)))
     seconds = tracks[0][-1, 0] - tracks[0][0, 0]
-    print(f"{policy}, {agents} UAVs: {seconds:.0f} s at speed {SPEED}, {len(errors)} readings")
-    print(f"least distance {least:.2f} m, largest position error {max(errors):.2f} m")
+    print(f"{autopilot}, {policy}, {agents} UAVs: {seconds:.0f} s at speed {SPEED}")
+    print(f"{len(errors)} readings, largest position error {max(errors):.2f} m")
+    print(f"least distance {least:.2f} m")
     assert least > apart - 2 * TOLERANCE
     assert max(errors) < config.deployment.acceptance_radius + TOLERANCE
 
