@@ -23,6 +23,7 @@ class Geometry:
         altitudes: altitudes of the lattice [m], lowest first.
         cell_size: cell size of the map, (res_x, res_y) [m].
         map_shape: number of map cells, (R, C).
+        square_footprints: whether footprints are square.
         quarter_turns: whether area and footprints are square, so quarter turns are symmetries.
     """
 
@@ -44,7 +45,8 @@ class Geometry:
         self.cell_size = (cell_x, cell_y)
         rows, cols = math.floor(area.x_dim / cell_x + 1e-9), math.floor(area.y_dim / cell_y + 1e-9)
         self.map_shape = (rows, cols)
-        self.quarter_turns = all(a == b for a, b in (angles, pixels, sides))
+        self.square_footprints = all(a == b for a, b in (angles, pixels))
+        self.quarter_turns = self.square_footprints and area.x_dim == area.y_dim
 
 
 class MissionRanges:

@@ -34,7 +34,7 @@ from marl_framework.config.mission import (
 from marl_framework.config.parts import ALGORITHMS, KEY_READERS, LEARNED
 from marl_framework.config.types import Section
 
-_ACTIONS = "other_actions"
+_ACTIONS = ("other_actions", "centred_other_actions")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NetworkSizes:
     critic_channels: int
     """Number of channels of the critic's input, C_c; those of the actor come first."""
     shape: tuple[int, int]
-    """Size of the input maps, (X, Y)."""
+    """Size of the input maps, (X, Y): the lattice's, or that of `observation.window`."""
     num_actions: int
     """Number of actions, A."""
     action_channels: tuple[int, ...] = ()
@@ -104,12 +104,13 @@ class Config(Section):
         """Sizes of the networks' inputs and outputs."""
         seen = self.observation.critic_channels
         heard = self.missions.most_agents if self.observation.heard_uavs else 0
+        window = self.observation.window
         return NetworkSizes(
             actor_channels=heard + len(self.observation.actor_channels),
             critic_channels=heard + len(seen),
-            shape=self.geometry.lattice_shape[:2],
+            shape=(window, window) if window else self.geometry.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
-            action_channels=tuple(k + heard for k, name in enumerate(seen) if name == _ACTIONS),
+            action_channels=tuple(k + heard for k, name in enumerate(seen) if name in _ACTIONS),
             heard=heard,
         )
 

@@ -90,7 +90,7 @@ class PortableTeam(nn.Module):
         self.inputs: tuple[str, ...] = ("positions", "t", "heard", "beliefs", "readings")
         if {"sector", "centred_sector"} & {*self._builder.actor_channels}:
             self.inputs += ("starts",)
-        self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
+        self._area = lattice_weights(self._camera.shape, self._lattice.shape[:2], device)
 
     def forward(
         self,
