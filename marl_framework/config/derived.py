@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 from marl_framework.config.learning import LearningConfig
@@ -99,6 +100,8 @@ class MissionRanges:
 class Schedule:
     """Numbers of missions and transitions in a training step, over all ranks.
 
+    `missions` has an entry for each area; areas are drawn equally often.
+
     Attributes:
         transitions_per_mission: mean number of moves of all UAVs, without costs and crashes.
         rollouts_per_step: number of rollouts that fill the batches of a training step.
@@ -110,18 +113,19 @@ class Schedule:
             root (`sqrt`, for Adam: Malladi et al. 2022), or 1 (`none`).
     """
 
-    def __init__(self, missions: MissionRanges, num_envs: int, learning: LearningConfig) -> None:
+    def __init__(
+        self, missions: Sequence[MissionRanges], num_envs: int, learning: LearningConfig
+    ) -> None:
         self._learning = learning
-        sizes, budgets = missions.team_sizes, missions.budgets
-        moves = Fraction(sum(budgets), len(budgets)) + 1
-        self.transitions_per_mission = Fraction(sum(sizes), len(sizes)) * moves
+        flown = [_mean(each.team_sizes) * (_mean(each.budgets) + 1) for each in missions]
+        self.transitions_per_mission = _mean(flown)
         needed = learning.batch_size * learning.batch_number
         self.rollouts_per_step = math.ceil(needed / (num_envs * self.transitions_per_mission))
         missions_per_step = self.rollouts_per_step * num_envs
         self.transitions_per_step = round(missions_per_step * self.transitions_per_mission)
         batches = min(learning.batch_number, self.transitions_per_step)
         self.transitions_per_batch = self.transitions_per_step / batches
-        places = missions.most_agents * missions.episode_length
+        places = max(each.most_agents * each.episode_length for each in missions)
         self.places_per_step = missions_per_step * places
         share = self.transitions_per_batch / learning.lr_base_batch
         scales = {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}
@@ -137,6 +141,10 @@ class Schedule:
         warmup = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
         progress = min(step / max(learning.training_steps - 1, 1), 1.0)
         return self.learning_rate_scale * warmup * (1 - (1 - learning.lr_decay) * progress)
+
+
+def _mean(values: Sequence[int] | Sequence[Fraction]) -> Fraction:
+    return Fraction(sum(values), len(values))
 
 
 def passes(interval: int, before: int, step: int) -> bool:

@@ -157,6 +157,7 @@ def mission_facts(config: Config) -> dict[str, Any]:
     the first cell of the window, by lattice index and altitude index. Raises ConfigError if
     missions differ in team, budget or radio.
     """
+    config = config.one_area()
     if config.missions.drawn_keys:
         raise ConfigError(
             f"{' and '.join(config.missions.drawn_keys)}: an exported team supports one value; "

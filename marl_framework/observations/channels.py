@@ -232,7 +232,7 @@ def places(scene: Scene) -> Tensor:
 
 
 def team_moves(scene: Scene) -> Tensor:
-    """Draw m/(m + c): moves m left to the team, positions c that it has not decided yet."""
+    """Draw the ratio m/(m + c): moves m left to the team, undecided positions c."""
     state, world = scene.state, scene.world
     budget = state.budget if world.has_inactive else torch.full_like(state.t, world.max_budget)
     moves = scene.remaining() * (budget * state.team_size).unsqueeze(1)
@@ -241,13 +241,13 @@ def team_moves(scene: Scene) -> Tensor:
 
 
 def team_density(scene: Scene) -> Tensor:
-    """Draw a/(a + 1): share a of the area that the team sees at once from the highest altitude."""
+    """Draw the ratio a/(a + 1): share a of the area that the team sees at once from its start."""
     share = scene.state.team_size * scene.world.seen_share
     return scene.per_mission(share / (share + 1))
 
 
 def radio_reach(scene: Scene) -> Tensor:
-    """Draw r/(r + 5): radio range r in lattice spacings."""
+    """Draw the ratio r/(r + 5): radio range r in lattice spacings."""
     spacings = scene.state.communication_range / scene.world.lattice.spacing
     return scene.per_mission(1 / (1 + 5 / spacings))  # also for infinite ranges
 
