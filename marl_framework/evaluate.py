@@ -170,10 +170,11 @@ def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str
                 first = {} if checkpoint is None else {checkpoint.name: checkpoint}
                 missions = {name: configure(team) for name, team in (first | teams).items()}
                 comparison.print_other_missions(missions)
-        prepared[world] = comparison.prepare(
-            config, device, names, options.missions or MISSIONS, seed, checkpoint,
-            not options.sample, teams,
-        )  # fmt: skip
+        for area, one in comparison.by_area(config).items():
+            prepared["_".join(filter(None, (world, area)))] = comparison.prepare(
+                one, device, names, options.missions or MISSIONS, seed, checkpoint,
+                not options.sample, teams,
+            )  # fmt: skip
     return prepared
 
 

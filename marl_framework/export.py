@@ -80,6 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     loaded()
     team = load_team(options.checkpoint)
     config = mission_config(None, [*options.overrides, "compute.precision=float32"], team)
+    config = config.one_area()
     actor = trained_team(config, team, "cpu").modules["actor"].eval()
     whole = options.observations
     module = PortableTeam(actor, config, "cpu") if whole else PortableActor(actor)

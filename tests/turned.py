@@ -18,9 +18,10 @@ def turned(maps: Tensor, turn: tuple[bool, bool, bool]) -> Tensor:
 def turned_mission(
     env: MissionEnvironment, state: MissionState, turn: tuple[bool, bool, bool]
 ) -> MissionState:
-    """Turn all that observations are made of, by hand."""
+    """Turn all that observations are made of, by hand; `env` is that of the turned area."""
     after = state.clone()
-    for name in ("beliefs", "global_belief", "pooled_readings"):
+    pooled = (name for name, _ in state.tensors() if name.startswith("pooled_"))
+    for name in ("beliefs", "global_belief", *pooled):
         setattr(after, name, turned(getattr(state, name), turn))
     planar = state.positions[..., :2].flip(-1) if turn[0] else state.positions[..., :2].clone()
     for axis, flip in enumerate(turn[1:]):

@@ -28,7 +28,13 @@ from torch import Tensor
 
 from benchmarks.helpers.command_line import answer
 from marl_framework.command_line import Parser
-from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
+from marl_framework.config.learning import (
+    ACTOR_CHANNELS,
+    CENTRED,
+    CRITIC_ONLY_CHANNELS,
+    PREDICTED_CHANNELS,
+    ObservationConfig,
+)
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import footprint_masks
@@ -52,11 +58,17 @@ _NOT_DRAWN = (
     "centred_no_fly",
     "sector",
     "centred_sector",
-    "heard_uavs",
     "team_size",
     "radio_range",
+    "area",
+    "centred_area",
+    "places",
+    "team_moves",
+    "team_density",
+    "radio_reach",
+    *(name for name in CRITIC_ONLY_CHANNELS if name.startswith(CENTRED)),
 )
-"""Channels of predictions and zones, and those whose number depends on the team."""
+"""Channels of predictions, zones and windows, and numbers of the mission."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class Scene:
 @torch.no_grad()
 def fly(config: Config) -> Scene:
     """Fly the drawn mission, which is always the same."""
-    drawn = {name: name not in _NOT_DRAWN for name in ObservationConfig.model_fields}
+    drawn = {name: name not in _NOT_DRAWN for name in (*ACTOR_CHANNELS, *CRITIC_ONLY_CHANNELS)}
     channels = ObservationConfig(**drawn)
     config = config.model_copy(update={"observation": channels})
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")

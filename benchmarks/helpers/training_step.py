@@ -14,7 +14,8 @@ def training_step(trainer: Trainer, timer: StageTimer) -> tuple[dict[str, Any], 
     """Make the next `update_interval` training steps; return the result of `Trainer.account`."""
     plan = trainer.plan()
     with timer("rollout"):
-        rollout = trainer.collector.collect(trainer.algorithm.act, plan.epsilon, plan.rounds)
+        collector = trainer.collectors[trainer.draw_area(plan.first)]
+        rollout = collector.collect(trainer.algorithm.act, plan.epsilon, plan.rounds)
     with timer("update"):
         learned = trainer.algorithm.update(
             rollout, plan.epsilon, trainer.task.generator, plan.steps, plan.rate

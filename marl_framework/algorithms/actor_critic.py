@@ -220,7 +220,8 @@ class ActorCritic(ABC):
             stats = self._run_updates(rollout, generator, steps, epsilon)
         else:
             run_updates = partial(self._run_updates, rollout, generator, steps)
-            stats = self._graphs.run(("update", steps), rollout, run_updates, epsilon, generator)
+            key = ("update", steps, id(rollout))  # rollouts differ by area
+            stats = self._graphs.run(key, rollout, run_updates, epsilon, generator)
             copies = torch.stack(list(stats.values())).unbind()  # replays overwrite `stats`
             stats = dict(zip(stats, copies, strict=True))
         self.training_steps += steps

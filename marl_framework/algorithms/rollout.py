@@ -163,7 +163,7 @@ class RolloutCollector:
             return self._fly_all(policy, self._allocate(missions), epsilon)
         if rounds not in self._reused:
             self._reused[rounds] = self._allocate(missions)
-        rollout, key = self._reused[rounds], ("rollout", rounds, policy)
+        rollout, key = self._reused[rounds], ("rollout", rounds, policy, id(self))
         fly = partial(self._fly_all, policy, rollout)
         return self._graphs.run(key, rollout, fly, epsilon, self.task.generator)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 from marl_framework.config.learning import LearningConfig
@@ -23,6 +24,7 @@ class Geometry:
         altitudes: altitudes of the lattice [m], lowest first.
         cell_size: cell size of the map, (res_x, res_y) [m].
         map_shape: number of map cells, (R, C).
+        square_footprints: whether footprints are square.
         quarter_turns: whether area and footprints are square, so quarter turns are symmetries.
     """
 
@@ -44,7 +46,8 @@ class Geometry:
         self.cell_size = (cell_x, cell_y)
         rows, cols = math.floor(area.x_dim / cell_x + 1e-9), math.floor(area.y_dim / cell_y + 1e-9)
         self.map_shape = (rows, cols)
-        self.quarter_turns = all(a == b for a, b in (angles, pixels, sides))
+        self.square_footprints = all(a == b for a, b in (angles, pixels))
+        self.quarter_turns = self.square_footprints and area.x_dim == area.y_dim
 
 
 class MissionRanges:
@@ -97,6 +100,8 @@ class MissionRanges:
 class Schedule:
     """Numbers of missions and transitions in a training step, over all ranks.
 
+    `missions` has an entry for each area; areas are drawn equally often.
+
     Attributes:
         transitions_per_mission: mean number of moves of all UAVs, without costs and crashes.
         rollouts_per_step: number of rollouts that fill the batches of a training step.
@@ -108,18 +113,19 @@ class Schedule:
             root (`sqrt`, for Adam: Malladi et al. 2022), or 1 (`none`).
     """
 
-    def __init__(self, missions: MissionRanges, num_envs: int, learning: LearningConfig) -> None:
+    def __init__(
+        self, missions: Sequence[MissionRanges], num_envs: int, learning: LearningConfig
+    ) -> None:
         self._learning = learning
-        sizes, budgets = missions.team_sizes, missions.budgets
-        moves = Fraction(sum(budgets), len(budgets)) + 1
-        self.transitions_per_mission = Fraction(sum(sizes), len(sizes)) * moves
+        flown = [_mean(each.team_sizes) * (_mean(each.budgets) + 1) for each in missions]
+        self.transitions_per_mission = _mean(flown)
         needed = learning.batch_size * learning.batch_number
         self.rollouts_per_step = math.ceil(needed / (num_envs * self.transitions_per_mission))
         missions_per_step = self.rollouts_per_step * num_envs
         self.transitions_per_step = round(missions_per_step * self.transitions_per_mission)
         batches = min(learning.batch_number, self.transitions_per_step)
         self.transitions_per_batch = self.transitions_per_step / batches
-        places = missions.most_agents * missions.episode_length
+        places = max(each.most_agents * each.episode_length for each in missions)
         self.places_per_step = missions_per_step * places
         share = self.transitions_per_batch / learning.lr_base_batch
         scales = {"none": 1.0, "sqrt": math.sqrt(share), "linear": share}
@@ -135,6 +141,10 @@ class Schedule:
         warmup = min((step + 1) / learning.warmup_steps, 1.0) if learning.warmup_steps else 1.0
         progress = min(step / max(learning.training_steps - 1, 1), 1.0)
         return self.learning_rate_scale * warmup * (1 - (1 - learning.lr_decay) * progress)
+
+
+def _mean(values: Sequence[int] | Sequence[Fraction]) -> Fraction:
+    return Fraction(sum(values), len(values))
 
 
 def passes(interval: int, before: int, step: int) -> bool:

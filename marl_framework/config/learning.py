@@ -16,6 +16,12 @@ PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
 """Channels that show predictions of a trained map predictor."""
 
 
+def _check_odd(size: int) -> int:
+    if size % 2 == 0:
+        raise ValueError(f"must be odd, such as {size + 1}, so that a UAV can be at the centre")
+    return size
+
+
 class ObservationConfig(types.Section):
     """Input channels of the networks, see `observations.channels`; disabled channels are absent.
 
@@ -36,6 +42,11 @@ class ObservationConfig(types.Section):
     predicted: bool = False
     no_fly: bool = False
     sector: bool = False
+    area: bool = False
+    places: bool = False
+    team_moves: bool = False
+    team_density: bool = False
+    radio_reach: bool = False
     centred_entropy: bool = False
     centred_probability: bool = False
     centred_footprint: bool = False
@@ -43,6 +54,7 @@ class ObservationConfig(types.Section):
     centred_predicted: bool = False
     centred_no_fly: bool = False
     centred_sector: bool = False
+    centred_area: bool = False
     heard_uavs: bool = False
     """Planes for attention networks, one per UAV; see `ObservationBuilder.heard_uavs`."""
     global_position: bool = True
@@ -52,6 +64,12 @@ class ObservationConfig(types.Section):
     other_actions: bool = True
     global_uncertainty: bool = False
     global_predicted: bool = False
+    centred_global_position: bool = False
+    centred_global_probability: bool = False
+    centred_global_uncertainty: bool = False
+    centred_other_actions: bool = False
+    window: Annotated[int, Field(ge=3, le=127), AfterValidator(_check_odd)] | None = None
+    """Side k of maps that do not depend on the area (odd); null = maps of the lattice's shape."""
 
     @property
     def actor_channels(self) -> tuple[str, ...]:
@@ -71,7 +89,7 @@ class ObservationConfig(types.Section):
     @property
     def sees_uncertainty(self) -> bool:
         """Whether a network sees uncertainty, own or global."""
-        return self.uncertainty or self.centred_uncertainty or self.global_uncertainty
+        return any(getattr(self, name) for name in _CHANNELS if "uncertainty" in name)
 
     @property
     def sees_prediction(self) -> bool:
@@ -82,10 +100,15 @@ class ObservationConfig(types.Section):
     def _check_channels(self) -> Self:
         if not self.actor_channels:
             raise ValueError("all actor channels are off; enable at least one")
+        if self.window and self.other_actions:
+            raise ValueError(
+                "other_actions: actions cannot be averaged onto a window; set other_actions: false "
+                "and centred_other_actions: true"
+            )
         return self
 
 
-_CHANNELS = tuple(ObservationConfig.model_fields)
+_CHANNELS = tuple(name for name in ObservationConfig.model_fields if name != "window")
 _SPLIT = _CHANNELS.index("heard_uavs")
 ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS = _CHANNELS[:_SPLIT], _CHANNELS[_SPLIT + 1 :]
 

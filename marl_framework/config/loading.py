@@ -22,8 +22,9 @@ _INSIDE, _BESIDE = (path / "params" for path in Path(__file__).resolve().parents
 PARAMS = _BESIDE if _BESIDE.is_dir() and not _INSIDE.is_dir() else _INSIDE
 EXTENDS = "extends"
 """Key that names the params file on which a params file is based."""
+_AREA, _SIDES = "environment.area", ("environment.x_dim", "environment.y_dim")
 MISSION = (
-    *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
+    *("sensor", "mapping", *_SIDES, _AREA),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
 )
 """Sections and keys that define a mission, independent of policy and reward."""
@@ -181,6 +182,8 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         if translated := translate(layer, errors):
             notes.append(f"{name}: {'; '.join(translated)}")
         problems += [text + origin for text in errors]
+        if layer.keys() & {*_SIDES} and _AREA not in layer:  # new sides replace earlier areas
+            values.pop(_AREA, None)
         values |= layer
         origins |= dict.fromkeys(layer, origin)
     for key in _AUTOMATIC:

@@ -14,6 +14,20 @@ MOST_AGENTS = 16
 _MIXED = tuple(name for name in TERRAINS if name not in ("raster", "landscape"))
 
 
+Budget = types.Drawn[Annotated[int, Field(ge=1, le=1000)]]
+
+
+class AreaConfig(types.Section):
+    """Size of one of several areas."""
+
+    x_dim: types.Metres
+    """Side of the area along x [m]."""
+    y_dim: types.Metres
+    """Side of the area along y [m]."""
+    budget: Budget | None = None
+    """Budget of missions in this area; null = experiment.constraints.budget."""
+
+
 class EnvironmentConfig(types.Section):
     """Number of parallel missions, random seed and size of the area."""
 
@@ -25,6 +39,8 @@ class EnvironmentConfig(types.Section):
     """Side of the area along x [m]."""
     y_dim: types.Metres = 50.0
     """Side of the area along y [m]."""
+    area: Annotated[tuple[AreaConfig, ...], Field(min_length=1, max_length=100)] | None = None
+    """Areas that rollouts draw from, instead of x_dim and y_dim; null = one area."""
 
 
 class FieldOfViewConfig(types.Section):
@@ -176,7 +192,7 @@ class ConstraintsConfig(types.Section):
     """Lowest altitude [m]."""
     max_altitude: types.Metres = 15.0
     """Highest altitude [m]; must be min_altitude plus a multiple of spacing."""
-    budget: types.Drawn[Annotated[int, Field(ge=1, le=1000)]] = 14
+    budget: Budget = 14
     """Budget; a mission has budget + 1 moves; from a list, each mission draws one value."""
     num_actions: Literal[4, 6, 9, 27] = 6
     """Number of actions (see `mission.lattice.action_offsets`)."""

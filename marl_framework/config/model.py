@@ -25,6 +25,7 @@ from marl_framework.config.learning import (
     PredictionConfig,
 )
 from marl_framework.config.mission import (
+    AreaConfig,
     DeploymentConfig,
     EnvironmentConfig,
     ExperimentConfig,
@@ -34,7 +35,7 @@ from marl_framework.config.mission import (
 from marl_framework.config.parts import ALGORITHMS, KEY_READERS, LEARNED
 from marl_framework.config.types import Section
 
-_ACTIONS = "other_actions"
+_ACTIONS = ("other_actions", "centred_other_actions")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class NetworkSizes:
     critic_channels: int
     """Number of channels of the critic's input, C_c; those of the actor come first."""
     shape: tuple[int, int]
-    """Size of the input maps, (X, Y)."""
+    """Size of the input maps, (X, Y): the lattice's, or that of `observation.window`."""
     num_actions: int
     """Number of actions, A."""
     action_channels: tuple[int, ...] = ()
@@ -78,9 +79,15 @@ class Config(Section):
     logging: LoggingConfig = LoggingConfig()
 
     @property
+    def areas(self) -> tuple[Self, ...]:
+        """Configurations of the areas in `environment.area`, or only this one if it is null."""
+        return tuple(self._of_area(area) for area in self.environment.area or ()) or (self,)
+
+    @property
     def geometry(self) -> Geometry:
-        """Lattice and map of the missions."""
-        return Geometry(self.environment, self.experiment.constraints, self.sensor)
+        """Lattice and map of the missions; of the first area, if there are several."""
+        first = self.areas[0]
+        return Geometry(first.environment, self.experiment.constraints, self.sensor)
 
     @property
     def missions(self) -> MissionRanges:
@@ -90,7 +97,8 @@ class Config(Section):
     @property
     def schedule(self) -> Schedule:
         """Missions and transitions of a training step."""
-        return Schedule(self.missions, self.environment.num_envs, self.learning)
+        missions = [area.missions for area in self.areas]
+        return Schedule(missions, self.environment.num_envs, self.learning)
 
     @property
     def trains(self) -> bool:
@@ -104,14 +112,35 @@ class Config(Section):
         """Sizes of the networks' inputs and outputs."""
         seen = self.observation.critic_channels
         heard = self.missions.most_agents if self.observation.heard_uavs else 0
+        window = self.observation.window
         return NetworkSizes(
             actor_channels=heard + len(self.observation.actor_channels),
             critic_channels=heard + len(seen),
-            shape=self.geometry.lattice_shape[:2],
+            shape=(window, window) if window else self.geometry.lattice_shape[:2],
             num_actions=self.experiment.constraints.num_actions,
-            action_channels=tuple(k + heard for k, name in enumerate(seen) if name == _ACTIONS),
+            action_channels=tuple(k + heard for k, name in enumerate(seen) if name in _ACTIONS),
             heard=heard,
         )
+
+    def one_area(self) -> Self:
+        """Return the configuration of the only area; raise ConfigError if there are several."""
+        first, *others = self.areas
+        if others:
+            raise ConfigError(
+                f"environment.area lists {1 + len(others)} areas, where only one is possible; "
+                "choose one with --set environment.x_dim=… --set environment.y_dim=…"
+            )
+        return first
+
+    def _of_area(self, area: AreaConfig) -> Self:
+        sides = {"x_dim": area.x_dim, "y_dim": area.y_dim, "area": None}
+        update: dict[str, Section] = {"environment": self.environment.model_copy(update=sides)}
+        if area.budget is not None:
+            limits = {"budget": area.budget}
+            constraints = self.experiment.constraints.model_copy(update=limits)
+            experiment = {"constraints": constraints}
+            update["experiment"] = self.experiment.model_copy(update=experiment)
+        return self.model_copy(update=update)
 
     def of_mission(self, n_agents: int, budget: int) -> Self:
         """Return the configuration with a fixed team size and a fixed budget."""
@@ -123,7 +152,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        _check_lattice(self)
+        _check_areas(self)
         _check_noise(self)
         if self.experiment.policy == "coverage":
             coverage_level(self)
@@ -144,6 +173,21 @@ def _check_heard(config: Config) -> None:
             )
         if not seen and kind == "attention":
             raise ValueError(f"networks.{role}.type attention requires observation.heard_uavs=true")
+
+
+def _check_areas(config: Config) -> None:
+    for number, area in enumerate(config.areas):
+        try:
+            _check_lattice(area)
+        except ValueError as error:
+            if config.environment.area is None:
+                raise
+            raise ValueError(f"environment.area[{number}]: {error}") from None
+    if len({area.network_sizes.shape for area in config.areas}) > 1:
+        raise ValueError(
+            "environment.area: areas of different sizes require maps of one size; set "
+            "observation.window, for example to 11"
+        )
 
 
 def _check_lattice(config: Config) -> None:

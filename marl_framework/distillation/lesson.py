@@ -85,28 +85,36 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 class Lesson(MissionTask):
-    """A task of a distillation: missions in which a teacher labels all states.
+    """A task of a distillation in one area: missions in which a teacher labels all states.
 
     The teacher also makes a share of the moves. In such a move all UAVs of a mission follow the
     teacher, because it chooses their actions jointly. Each `number` draws different missions.
 
-    `sizes` are the sizes of the student's networks, which may be for a larger team. Raises
-    ConfigError if mission or teacher do not fit the student.
+    `area` is the index of the area, if the task has several; they share the missions. `sizes` are
+    the sizes of the student's networks, which may be for a larger team. Raises ConfigError if
+    mission or teacher do not fit the student.
     """
 
-    def __init__(self, config: Config, name: str, number: int, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, name: str, number: int, device: torch.device, area: int = 0
+    ) -> None:
         self._settings = settings = config.distillation
-        self.name = name
+        self.name = self._task = name
         teacher = settings.teachers[name]
         self._team = find_team(teacher, config.logging.directory, name)
         trained = None if self._team is None else self._team.config()
-        self._config = flown = _configure_mission(config, name, trained)
+        areas = _configure_mission(config, name, trained).areas
+        self.number_of_areas, self._config = len(areas), areas[area]
+        flown, place = self._config, self._config.environment
+        if len(areas) > 1:
+            self.name = f"{name}-{place.x_dim:g}x{place.y_dim:g}"
         check_lattice(config, flown, f"task {name}")
         if trained is not None:
-            check_lattice(config, trained, f"teacher of {name}")
+            check_lattice(flown, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # the missions must track uncertainty
                 flown = with_changes(flown, {"observation": {"uncertainty": True}}, f"task {name}")
-        environment = MissionEnvironment(flown, settings.missions, device, "training", rank=number)
+        missions = -(-settings.missions // len(areas))
+        environment = MissionEnvironment(flown, missions, device, "training", rank=number)
         super().__init__(environment)
         self.builder = make_builder(environment, self._config)
         self.sizes = self._config.network_sizes
@@ -121,15 +129,15 @@ class Lesson(MissionTask):
         self.draw_actions = self._draw_and_label
         self._collector = RolloutCollector(self, len(self.metric_names))
         if config.evaluation.interval:
-            missions = config.evaluation.missions
+            missions = -(-config.evaluation.missions // len(areas))
             self._validation = MissionEnvironment(self._config, missions, device, "validation")
 
     def weights_read(self) -> dict[str, str]:
         """Return checksums of all files and weights read, except those of custom planners."""
         files = files_read(self._config)
         if self._team is not None:
-            return files | team_weights(self._team, f"{TEACHERS}.{self.name}")
-        if self._settings.teachers[self.name] == "search":
+            return files | team_weights(self._team, f"{TEACHERS}.{self._task}")
+        if self._settings.teachers[self._task] == "search":
             return files | weights_read(self._config.experiment.baselines.search)
         return files
 
@@ -210,6 +218,16 @@ class Lesson(MissionTask):
         metrics = validate(self._validation, planner)
         names = {"roi_entropy": "entropy", "f1": "f1", "return": "return"}
         return {f"validation_{name}": metrics[key].mean() for key, name in names.items()}
+
+
+def make_lessons(config: Config, device: torch.device) -> list[Lesson]:
+    """Return the lessons of all tasks, sorted by name, and of their areas, in order."""
+    lessons: list[Lesson] = []
+    for name in sorted(config.distillation.teachers):
+        lessons.append(Lesson(config, name, len(lessons), device))
+        for area in range(1, lessons[-1].number_of_areas):
+            lessons.append(Lesson(config, name, len(lessons), device, area))
+    return lessons
 
 
 def _configure_mission(config: Config, name: str, trained: Config | None) -> Config:

@@ -17,7 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, grad_scaler
-from marl_framework.distillation.lesson import Lesson, Samples, divergence
+from marl_framework.distillation.lesson import Samples, divergence, make_lessons
 from marl_framework.distillation.tasks import TEACHERS
 from marl_framework.observations.prediction import predictor_weights
 from marl_framework.training.rounds import RoundTrainer
@@ -33,7 +33,7 @@ class Distiller(RoundTrainer):
     untrained unless the algorithm has a method `fit_critic`.
 
     `algorithm` is the student, `modules` are the student's networks, `lessons` has one entry per
-    task. Raises ConfigError if tasks, teachers and student do not fit together.
+    task and area. Raises ConfigError if tasks, teachers and student do not fit together.
     """
 
     name = "distillation"
@@ -42,8 +42,7 @@ class Distiller(RoundTrainer):
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
         self._settings = config.distillation
-        names = sorted(self._settings.teachers)
-        self.lessons = [Lesson(config, name, k, device) for k, name in enumerate(names)]
+        self.lessons = make_lessons(config, device)
         # Networks that see a plane for each UAV are built for the largest team.
         team = max(lesson.n_agents for lesson in self.lessons)
         changes = {"experiment": {"missions": {"n_agents": team}}}

@@ -122,6 +122,18 @@ def batch_size(config: Config, missions: int) -> int:
     return -(-missions // -(-missions // largest))
 
 
+def by_area(config: Config) -> dict[str, Config]:
+    """Return the configuration of each area by name; a single area has no name."""
+    areas = config.areas
+    if len(areas) == 1:
+        return {"": areas[0]}
+    named = {}
+    for number, area in enumerate(areas):
+        sides = area.environment
+        named[f"area_{number + 1}_{sides.x_dim:g}x{sides.y_dim:g}"] = area
+    return named
+
+
 def print_other_missions(own: Mapping[str, Config]) -> None:
     """Print which teams were trained for a mission other than that of the first one."""
     (first, flown), *teams = own.items()

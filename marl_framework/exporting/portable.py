@@ -90,7 +90,7 @@ class PortableTeam(nn.Module):
         self.inputs: tuple[str, ...] = ("positions", "t", "heard", "beliefs", "readings")
         if {"sector", "centred_sector"} & {*self._builder.actor_channels}:
             self.inputs += ("starts",)
-        self._area = lattice_weights(self._camera.shape, self._builder.shape, device)
+        self._area = lattice_weights(self._camera.shape, self._lattice.shape[:2], device)
 
     def forward(
         self,
@@ -157,6 +157,7 @@ def mission_facts(config: Config) -> dict[str, Any]:
     the first cell of the window, by lattice index and altitude index. Raises ConfigError if
     missions differ in team, budget or radio.
     """
+    config = config.one_area()
     if config.missions.drawn_keys:
         raise ConfigError(
             f"{' and '.join(config.missions.drawn_keys)}: an exported team supports one value; "

@@ -64,6 +64,9 @@ class MissionEnvironment:
         seed: seed to use instead of `environment.seed`.
         rank: process rank in a distributed run; each rank has a separate seed.
 
+    Raises:
+        ConfigError: `environment.area` lists several areas, or a part cannot be built.
+
     Attributes:
         n_agents: size N of the largest team.
         episode_length: number of moves in the longest mission.
@@ -82,7 +85,7 @@ class MissionEnvironment:
         seed: int | None = None,
         rank: int = 0,
     ) -> None:
-        self.config = config
+        self.config = config = config.one_area()
         self.num_envs = num_envs
         self.device = torch.device(device)
         self.n_agents = config.missions.most_agents

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,10 +17,11 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
-from marl_framework.observations.channels import CHANNELS, Channel, Scene, World
+from marl_framework.observations.channels import CHANNELS, Channel, Scene, Turns, World
 from marl_framework.observations.drawing import centre_on, constant
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction, load_predictor
+from marl_framework.observations.window import Window
 
 
 class ObservationBuilder:
@@ -51,15 +51,21 @@ class ObservationBuilder:
         self.critic_channels = observation.critic_channels
         self._actor = [CHANNELS[name] for name in self.actor_channels]
         self._critic_only = [CHANNELS[name] for name in observation.critic_only_channels]
-        self._team = [row for row in self._critic_only if row.name != "other_actions"]
+        self._team = [
+            row
+            for row in self._critic_only
+            if row.turns is not Turns.ACTIONS and not row.is_centred
+        ]
         self.team_channels = ("budget", *(row.name for row in self._team))
-        self.shape = lattice.shape[:2]
+        self.shape = config.network_sizes.shape
+        device, size = lattice.offsets.device, observation.window
+        self._window = None if size is None else Window(size, lattice.shape[:2], device)
         self.uses_kernels = version is Version.TRITON and kernel.supports(config)
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
             # Weights remain trainable: autocast caches casts only for trainable weights.
             network = load_predictor(config.networks.predictor, "networks.predictor")
-            network = place(network, config.compute, lattice.offsets.device)
+            network = place(network, config.compute, device)
             view, precision = LatticeView(config, lattice, PARTS), config.compute.precision
             self._prediction = MapPrediction(view, network, precision)
         predict = None if self._prediction is None else self._prediction.of
@@ -85,22 +91,13 @@ class ObservationBuilder:
         """
         scene, rows = Scene(self._world, state), self._actor
         planes = [self.heard_uavs(state)] if self._heard else []
-        if not self._in_kernel(rows):
-            maps = torch.cat([*planes, *_draw_actor_stacks(scene, rows)], dim=2)
+        if self._window is not None or not self._in_kernel(rows):
+            maps = torch.cat([*planes, *self._draw(scene, rows, self._draw_in_actor_kernel)], dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(planes) * self._world.n_agents + len(rows), out)
         for plane in planes:
             out[:, :, : plane.shape[2]] = plane
-        maps, camera = out[:, :, -len(rows) :], self._world.camera
-        _draw_others(maps, rows, lambda others: torch.cat(_draw_actor_stacks(scene, others), dim=2))
-        kernel.draw_actor_maps(
-            [getattr(state, name) for name in kernel.ActorInputs._fields],
-            [camera.box_table, *camera.cover_tables, camera.shift],
-            list(kernel.ActorPlaces(**_kernel_slots(rows))),
-            list(camera.shape),
-            self._world.has_inactive,
-            maps,
-        )
+        self._draw_in_actor_kernel(scene, rows, out[:, :, -len(rows) :])
         return out
 
     def heard_uavs(self, state: Seen) -> Tensor:
@@ -113,10 +110,12 @@ class ObservationBuilder:
         heard, delays = scene.heard(), self._world.has_delays
         seen = scene.viewers if delays else scene
         footprint = camera.footprint(seen.state.positions)
-        rows = covered(footprint.row0, footprint.row1, camera.shape[0], self.shape[0])
-        cols = covered(footprint.col0, footprint.col1, camera.shape[1], self.shape[1])
+        x, y = self._world.shape
+        rows = covered(footprint.row0, footprint.row1, camera.shape[0], x)
+        cols = covered(footprint.col0, footprint.col1, camera.shape[1], y)
         levels = seen.levels(self._world.lattice.shape[2])
         planes = (levels.unsqueeze(-1) * rows.mT).unsqueeze(-1) * cols.mT.unsqueeze(-2)
+        planes = planes if self._window is None else self._window.far(planes)
         order = self._order.expand_as(heard)
         if delays:
             planes = planes.unflatten(0, heard.shape[:2])
@@ -142,11 +141,51 @@ class ObservationBuilder:
         scene, rows = Scene(self._world, state, actions), self._critic_only
         if not rows:
             return self._output(state, 0, out)
-        if not self._in_kernel(rows):
-            maps = _draw_critic_only(scene, rows)
+        if self._window is not None or not self._in_kernel(rows):
+            maps = torch.cat(self._draw(scene, rows, self._draw_in_critic_kernel), dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(rows), out)
-        _draw_others(out, rows, partial(_draw_critic_only, scene))
+        self._draw_in_critic_kernel(scene, rows, out)
+        return out
+
+    def _draw(
+        self,
+        scene: Scene,
+        rows: Sequence[Channel],
+        draw_in_kernel: Callable[[Scene, Sequence[Channel], Tensor], None],
+    ) -> list[Tensor]:
+        """Draw channels in stacks [E, N, …, X, Y]; in a kernel only before they fill a window."""
+        if self._window is None:
+            return _draw_stacks(scene, rows)
+
+        def draw_on_lattice(rows: Sequence[Channel]) -> Sequence[Tensor]:
+            if not self._in_kernel(rows):
+                return [row.draw(scene) for row in rows]
+            lead, device = scene.state.positions.shape[:2], scene.state.positions.device
+            maps = torch.empty(*lead, len(rows), *self._world.shape, device=device)
+            draw_in_kernel(scene, rows, maps)
+            return maps.unbind(2)
+
+        maps = self._window.show(scene, rows, draw_on_lattice)
+        return [maps.expand(-1, self._world.n_agents, -1, -1, -1)]
+
+    def _draw_in_actor_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
+        """Draw channels of the actor into `out`, [E, N, channels, X, Y]."""
+        _draw_others(scene, rows, out)
+        camera = self._world.camera
+        kernel.draw_actor_maps(
+            [getattr(scene.state, name) for name in kernel.ActorInputs._fields],
+            [camera.box_table, *camera.cover_tables, camera.shift],
+            list(kernel.ActorPlaces(**_kernel_slots(rows))),
+            list(camera.shape),
+            self._world.has_inactive,
+            out,
+        )
+
+    def _draw_in_critic_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
+        """Draw channels that only the critic sees into `out`, [E, N, channels, X, Y]."""
+        _draw_others(scene, rows, out)
+        state, actions = scene.state, scene.actions
         pooled = state.pooled_global, state.pooled_global_uncertainty
         kernel.draw_critic_maps(
             [state.positions, actions, *pooled, state.active],
@@ -157,7 +196,6 @@ class ObservationBuilder:
             self._world.lattice.num_actions,
             out,
         )
-        return out
 
     def team(self, state: MissionState) -> Tensor:
         """Build maps of the whole team, [E, C_s, X, Y], with channels as in `team_channels`."""
@@ -166,8 +204,13 @@ class ObservationBuilder:
         if self._world.has_cost:  # mean over active UAVs
             remaining = remaining * state.active / state.active.sum(1, keepdim=True).clamp(min=1)
             remaining = remaining.sum(1, keepdim=True)
-        budget = constant(remaining[:, :1], self.shape)
-        return torch.cat([budget, *(row.draw(scene) for row in self._team)], dim=1)
+        maps = [constant(remaining[:, :1], self.shape)]
+        if self._window is None:
+            maps += [row.draw(scene) for row in self._team]
+        elif self._team:
+            shown = self._window.show(scene, self._team, lambda rows: [r.draw(scene) for r in rows])
+            maps.append(shown.squeeze(1))
+        return torch.cat(maps, dim=1)
 
     def _in_kernel(self, rows: Sequence[Channel]) -> bool:
         return self.uses_kernels and any(row.in_kernel for row in rows)
@@ -188,11 +231,13 @@ def make_builder(
     return ObservationBuilder(config, environment.lattice, environment.camera, version)
 
 
-def _draw_actor_stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
-    """Draw channels of the actor in stacks [E, N, …, X, Y], the centred channels last."""
+def _draw_stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
+    """Draw channels with plain operators in stacks [E, N, …, X, Y], the centred channels last."""
+    n_agents = scene.world.n_agents
     absolute = [row for row in rows if not row.is_centred]
     centred = [row for row in rows if row.is_centred]
-    drawn = {draw: draw(scene) for draw in dict.fromkeys(row.draw for row in rows)}
+    draws = dict.fromkeys(row.draw for row in rows)
+    drawn = {draw: draw(scene).expand(-1, n_agents, -1, -1) for draw in draws}
     stacks = []
     if absolute:
         stacks.append(torch.stack([drawn[row.draw] for row in absolute], dim=2))
@@ -203,21 +248,14 @@ def _draw_actor_stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
     return stacks
 
 
-def _draw_critic_only(scene: Scene, rows: Sequence[Channel]) -> Tensor:
-    """Draw channels that only the critic sees, [E, N, …, X, Y]."""
-    drawn = [row.draw(scene).expand(-1, scene.world.n_agents, -1, -1) for row in rows]
-    return torch.stack(drawn, 2)
-
-
 def _kernel_slots(rows: Sequence[Channel]) -> dict[str, int]:
     return {row.name: k for k, row in enumerate(rows) if row.in_kernel}
 
 
-def _draw_others(
-    maps: Tensor, rows: Sequence[Channel], draw: Callable[[Sequence[Channel]], Tensor]
-) -> None:
+def _draw_others(scene: Scene, rows: Sequence[Channel], maps: Tensor) -> None:
     """Write the channels that the kernels do not draw into `maps`."""
     others = {k: row for k, row in enumerate(rows) if not row.in_kernel}
     if others:
-        for k, plane in zip(others, draw(list(others.values())).unbind(2), strict=True):
+        stacks = _draw_stacks(scene, list(others.values()))
+        for k, plane in zip(others, torch.cat(stacks, dim=2).unbind(2), strict=True):
             maps[:, :, k] = plane

@@ -20,6 +20,7 @@ from marl_framework.config.learning import CENTRED
 from marl_framework.config.mission import MOST_AGENTS
 from marl_framework.config.model import Config
 from marl_framework.kernels.cells import clamp_probability, weighted_entropy
+from marl_framework.kernels.cells import entropy as cell_entropy
 from marl_framework.kernels.windows import Footprint
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
@@ -46,6 +47,8 @@ class World:
         self.has_delays = config.missions.has_delays
         self.max_budget = max(config.missions.budgets)
         self.diagonal = math.hypot(config.environment.x_dim, config.environment.y_dim)
+        (*_, wide), (*_, high) = camera.sides  # of the highest footprint
+        self.seen_share = wide * high / math.prod(camera.shape)
         ids = torch.arange(1, self.n_agents + 1, device=lattice.offsets.device)
         self.ids, self.shares = ids, ids.to(torch.float32) / self.n_agents
 
@@ -146,18 +149,22 @@ def radio_range(scene: Scene) -> Tensor:
     return scene.per_mission((scene.state.communication_range / scene.world.diagonal).clamp(max=1))
 
 
-def position(scene: Scene) -> Tensor:
-    """Draw the lattice around the UAV, and the altitudes of the UAVs it hears."""
+def heard_positions(scene: Scene) -> Tensor:
+    """Draw the lattice, and the altitudes of the UAV and of the UAVs it hears in their cells."""
     ids = scene.world.ids
     own_first = ids * (ids.unsqueeze(1) != ids)
     order, number = torch.where(scene.heard(), own_first, -1), scene.world.lattice.shape[2] + 1
     if scene.world.has_delays:
         seen = scene.viewers
         maps = seen.paint(seen.levels(number), order.flatten(0, 1).unsqueeze(1), 1.0)
-        maps = maps.view(*order.shape[:2], *scene.world.shape)
-    else:
-        maps = scene.paint(scene.levels(number), order, 1.0)
-    return centre_on(maps.unsqueeze(2), scene.state.positions[..., :2]).squeeze(2)
+        return maps.view(*order.shape[:2], *scene.world.shape)
+    return scene.paint(scene.levels(number), order, 1.0)
+
+
+def position(scene: Scene) -> Tensor:
+    """Draw the lattice around the UAV, and the altitudes of the UAVs it hears."""
+    maps = heard_positions(scene).unsqueeze(2)
+    return centre_on(maps, scene.state.positions[..., :2]).squeeze(2)
 
 
 def entropy(scene: Scene) -> Tensor:
@@ -207,6 +214,44 @@ def sector(scene: Scene) -> Tensor:
     return scene.world.lattice.sectors.maps(scene.state.sector, scene.state.team_size)
 
 
+def area(scene: Scene) -> Tensor:
+    """Draw the share of each cell that lies in the area."""
+    return scene.per_mission(torch.ones_like(scene.state.t, dtype=torch.float32))
+
+
+def places(scene: Scene) -> Tensor:
+    """Draw the cell of the UAV, 1, and the cells of the UAVs it hears, 0.5."""
+    heard, lattice = scene.heard(), scene.world.lattice
+    itself = torch.eye(scene.world.n_agents, dtype=torch.bool, device=heard.device)
+    values = torch.where(itself, 1.0, 0.5 * heard).unsqueeze(2)  # [E, N, 1, N]
+    team = scene.viewers if scene.world.has_delays else scene
+    cells = lattice.cells(team.state.positions).view(len(heard), -1, scene.world.n_agents, 1)
+    at = torch.arange(lattice.shape[0] * lattice.shape[1], device=heard.device)
+    maps = values @ (cells == at).to(values.dtype)
+    return maps.squeeze(2).clamp(max=1).unflatten(2, scene.world.shape)
+
+
+def team_moves(scene: Scene) -> Tensor:
+    """Draw the ratio m/(m + c): moves m left to the team, undecided positions c."""
+    state, world = scene.state, scene.world
+    budget = state.budget if world.has_inactive else torch.full_like(state.t, world.max_budget)
+    moves = scene.remaining() * (budget * state.team_size).unsqueeze(1)
+    undecided = cell_entropy(state.pooled_beliefs).sum((-2, -1))
+    return constant(moves / (moves + undecided), world.shape)
+
+
+def team_density(scene: Scene) -> Tensor:
+    """Draw the ratio a/(a + 1): share a of the area that the team sees at once from its start."""
+    share = scene.state.team_size * scene.world.seen_share
+    return scene.per_mission(share / (share + 1))
+
+
+def radio_reach(scene: Scene) -> Tensor:
+    """Draw the ratio r/(r + 5): radio range r in lattice spacings."""
+    spacings = scene.state.communication_range / scene.world.lattice.spacing
+    return scene.per_mission(1 / (1 + 5 / spacings))  # also for infinite ranges
+
+
 def global_position(scene: Scene) -> Tensor:
     """Draw the altitudes of all UAVs, in their cells."""
     order = scene.hide_inactive((scene.world.ids - 1).view(1, 1, -1))
@@ -247,6 +292,15 @@ def global_predicted(scene: Scene) -> Tensor:
     return scene.predict(scene.state.global_belief).unsqueeze(1)
 
 
+class Extent(Enum):
+    """How a map of the lattice becomes a map of `observation.window`; see `window.Window`."""
+
+    AREA = "means over the area"
+    POINTS = "sums over the area"
+    FOOTPRINT = "means over the footprint"
+    VALUE = "the same value everywhere"
+
+
 class Turns(Enum):
     """How a channel transforms when the area is flipped or rotated."""
 
@@ -269,6 +323,8 @@ class Channel:
     """Value outside the lattice, used if the channel is centred."""
     is_centred: bool = False
     """Whether the UAV is at the centre of the map."""
+    extent: Extent = Extent.AREA
+    """What the cells of the map are parts of."""
 
     @property
     def name(self) -> str:
@@ -283,33 +339,50 @@ class Channel:
 
 
 _SEEN = (
-    Channel(budget, "actor"),
-    Channel(agent_id, "actor"),
-    Channel(team_size, "actor", in_kernel=False),
-    Channel(radio_range, "actor", in_kernel=False),
+    Channel(budget, "actor", extent=Extent.VALUE),
+    Channel(agent_id, "actor", extent=Extent.VALUE),
+    Channel(team_size, "actor", in_kernel=False, extent=Extent.VALUE),
+    Channel(radio_range, "actor", in_kernel=False, extent=Extent.VALUE),
     Channel(position, "actor"),
     Channel(entropy, "actor"),
-    Channel(local_entropy, "actor"),
+    Channel(local_entropy, "actor", extent=Extent.FOOTPRINT),
     Channel(probability, "actor"),
     Channel(footprint, "actor"),
     Channel(uncertainty, "actor"),
     Channel(predicted, "actor", in_kernel=False),
     Channel(no_fly, "actor", beyond=1.0),
     Channel(sector, "actor", in_kernel=False),
+    Channel(area, "actor", in_kernel=False),
+    Channel(places, "actor", in_kernel=False, extent=Extent.POINTS),
+    Channel(team_moves, "actor", in_kernel=False, extent=Extent.VALUE),
+    Channel(team_density, "actor", in_kernel=False, extent=Extent.VALUE),
+    Channel(radio_reach, "actor", in_kernel=False, extent=Extent.VALUE),
 )
-_CENTRED = {entropy, probability, footprint, uncertainty, predicted, no_fly, sector}
+_CENTRED = {entropy, probability, footprint, uncertainty, predicted, no_fly, sector, area}
+_OF_TEAM = (
+    Channel(global_position, "critic", extent=Extent.POINTS),
+    Channel(global_entropy, "critic"),
+    Channel(global_probability, "critic"),
+    Channel(global_footprint, "critic"),
+    Channel(other_actions, "critic", turns=Turns.ACTIONS),
+    Channel(global_uncertainty, "critic"),
+    Channel(global_predicted, "critic", in_kernel=False),
+)
+_CENTRED_OF_TEAM = (global_position, global_probability, global_uncertainty, other_actions)
 CHANNELS = {
     row.name: row
     for row in (
         *_SEEN,
         *(replace(row, is_centred=True) for row in _SEEN if row.draw in _CENTRED),
-        Channel(global_position, "critic"),
-        Channel(global_entropy, "critic"),
-        Channel(global_probability, "critic"),
-        Channel(global_footprint, "critic"),
-        Channel(other_actions, "critic", turns=Turns.ACTIONS),
-        Channel(global_uncertainty, "critic"),
-        Channel(global_predicted, "critic", in_kernel=False),
+        *_OF_TEAM,
+        *(
+            replace(row, is_centred=True, in_kernel=False)
+            for draw in _CENTRED_OF_TEAM
+            for row in _OF_TEAM
+            if row.draw is draw
+        ),
     )
 }
 """Channels by name, in the order of the networks' inputs."""
+HEARD_POSITIONS = Channel(heard_positions, "actor", in_kernel=False)
+"""The map that `position` shows, for windows of another size."""

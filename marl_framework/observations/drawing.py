@@ -43,28 +43,35 @@ def paint(
     return torch.where(touched > 0, painted, background).unflatten(2, shape)
 
 
-def centre_on(maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
-    """Shift maps [E, N, C, X, Y] so that each UAV's own cell is at the centre (X//2, Y//2).
+def centre_on(
+    maps: Tensor, planar: Tensor, beyond: Sequence[float] = (), shape: tuple[int, int] | None = None
+) -> Tensor:
+    """Shift maps [E, N, C, X, Y] so that each UAV's own cell is at the centre.
 
     Args:
         maps: maps of each UAV.
         planar: lattice indices (x, y), [E, N, 2].
         beyond: value of each channel outside the lattice; default 0.
+        shape: shape (P, Q) of the results, whose centre is (P//2, Q//2); None for (X, Y).
+
+    Returns:
+        Shifted maps, [E, N, C, P, Q].
     """
     x, y = maps.shape[-2:]
+    p, q = shape or (x, y)
     at = planar.flatten(0, 1)
-    rows = torch.arange(x, device=maps.device) - x // 2 + at[:, :1]
-    cols = torch.arange(y, device=maps.device) - y // 2 + at[:, 1:]
+    rows = torch.arange(p, device=maps.device) - p // 2 + at[:, :1]
+    cols = torch.arange(q, device=maps.device) - q // 2 + at[:, 1:]
     shifted = remap(
         maps.flatten(0, 1),
-        map_x=grid_coordinates(cols.to(maps.dtype), y).unsqueeze(1).expand(-1, x, -1),
-        map_y=grid_coordinates(rows.to(maps.dtype), x).unsqueeze(2).expand(-1, -1, y),
+        map_x=grid_coordinates(cols.to(maps.dtype), y).unsqueeze(1).expand(-1, p, -1),
+        map_y=grid_coordinates(rows.to(maps.dtype), x).unsqueeze(2).expand(-1, -1, q),
         mode="nearest",
         padding_mode="zeros",
         align_corners=True,
         normalized_coordinates=True,
     )
-    centred = shifted.view_as(maps)
+    centred = shifted.unflatten(0, maps.shape[:2])
     for channel, value in enumerate(beyond):
         if value:
             outside = ((rows < 0) | (rows >= x)).unsqueeze(2) | (

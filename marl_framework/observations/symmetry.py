@@ -37,7 +37,8 @@ class Symmetries:
         area, spacing = config.environment, config.experiment.constraints.spacing
         x, y, _ = config.geometry.lattice_shape
         ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
-        if not (x % 2 and y % 2 and all(math.isclose(last, side) for last, side in ends)):
+        has_middle = config.observation.window is not None or (x % 2 and y % 2)
+        if not (has_middle and all(math.isclose(last, side) for last, side in ends)):
             raise ConfigError(
                 "learning.symmetries: requires a lattice with a middle position that ends at the "
                 f"area's edges; {x} x {y} positions at a spacing of {spacing:g} m do not fit "
@@ -47,7 +48,8 @@ class Symmetries:
         self._in_kernel = in_kernel
         steps = action_offsets(config.experiment.constraints.num_actions)
         axes = [torch.eye(2, dtype=torch.int64)]
-        if config.geometry.quarter_turns:
+        x, y = config.network_sizes.shape
+        if x == y and config.geometry.square_footprints:
             axes.append(axes[0].flip(0))  # exchanges x and y
         flips = [torch.diag(torch.tensor(signs)) for signs in product((1, -1), repeat=2)]
         planar = [axis @ flip for axis in axes for flip in flips]
@@ -65,6 +67,11 @@ class Symmetries:
         tables = torch.stack(cells), new_actions, new_actions.argsort(dim=1), codes
         self._tables = Tables(*(table.to(device) for table in tables))
         turns = [CHANNELS[name].turns for name in config.observation.critic_only_channels]
+        if turns.count(Turns.ACTIONS) > 1:
+            raise ConfigError(
+                "observation.other_actions and centred_other_actions: learning.symmetries supports "
+                "only one of them; switch one off"
+            )
         self._map_of_actions = turns.index(Turns.ACTIONS) if Turns.ACTIONS in turns else -1
 
     def __len__(self) -> int:

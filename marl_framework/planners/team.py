@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +31,16 @@ from marl_framework.observations.prediction import predictor_of, predictor_state
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.names import checkpoint_file, checkpoint_name
 
-_LATTICE = (
-    "environment.x_dim",
-    "environment.y_dim",
-    "experiment.constraints.spacing",
-    "experiment.constraints.min_altitude",
-    "experiment.constraints.max_altitude",
-)
+_SIDES = ("environment.area", "environment.x_dim", "environment.y_dim")
+_LEVELS = tuple(f"experiment.constraints.{k}" for k in ("spacing", "min_altitude", "max_altitude"))
+_RATIOS: dict[str, Callable[[Config], float]] = {
+    "experiment.constraints.min_altitude / spacing": lambda config: (
+        config.experiment.constraints.min_altitude / config.experiment.constraints.spacing
+    ),
+    "sensor.field_of_view.angle_x": lambda config: config.sensor.field_of_view.angle_x,
+    "sensor.field_of_view.angle_y": lambda config: config.sensor.field_of_view.angle_y,
+}
+"""Altitudes and footprints relative to the spacing: all that a team knows of their scale."""
 _ACTIONS = "experiment.constraints.num_actions"
 
 
@@ -151,20 +155,29 @@ def with_team(
 
 
 def check_lattice(ours: Config, other: Config, who: str, keys: Sequence[str] = ()) -> None:
-    """Check that two configurations have the same positions, actions and values of `keys`.
+    """Check that networks of `other` fit into `ours`, and that values of `keys` are equal.
 
-    Raises ConfigError if they differ. The message begins with `who`, the owner of `other`.
+    They need the same actions and the same altitudes and footprints relative to the spacing, and
+    without a window as many positions. Raises ConfigError if not. The message begins with `who`,
+    the owner of `other`.
     """
     if difference := _difference(ours, other, keys):
         raise ConfigError(f"{who}: {difference}; make them equal")
 
 
 def _difference(ours: Config, other: Config, keys: Sequence[str] = ()) -> str | None:
-    """Describe the first difference in positions, actions or `keys`; None if there is none."""
-    same_shape = ours.geometry.lattice_shape == other.geometry.lattice_shape
-    differing = differences(ours, other, (*(() if same_shape else _LATTICE), _ACTIONS, *keys))
-    for key, (here, there) in differing.items():
-        return f"{key} is {show(there)} there, {show(here)} here"
+    """Describe the first difference that `check_lattice` finds; None if there is none."""
+    (*here, levels_here), (*there, levels_there) = (
+        config.geometry.lattice_shape for config in (ours, other)
+    )
+    shown: tuple[str, ...] = _LEVELS[::-1] if levels_here != levels_there else ()
+    if here != there and other.observation.window is None:
+        shown = (*_SIDES, *_LEVELS)
+    for key, (own, others) in differences(ours, other, (*shown, _ACTIONS, *keys)).items():
+        return f"{key} is {show(others)} there, {show(own)} here"
+    for name, ratio in _RATIOS.items():
+        if not math.isclose(ratio(ours), ratio(other), rel_tol=1e-6):
+            return f"{name} is {ratio(other):g} there, {ratio(ours):g} here"
     return None
 
 
@@ -210,11 +223,11 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     """Return an algorithm with the trained actor only; raise ConfigError if it does not fit."""
     team = make_algorithm(config, device)
     actor, saved = team.modules["actor"], checkpoint.actor()
-    if problem := misfit(actor.state_dict(), saved):
-        problem = _difference(config, checkpoint.config()) or problem
+    if problem := _difference(config, checkpoint.config()) or misfit(actor.state_dict(), saved):
         raise ConfigError(
             f"checkpoint {checkpoint.path}: the actor does not fit the configuration: {problem}; "
-            "use the lattice, num_actions, observation and networks.actor from the training"
+            "use the lattice, num_actions, observation and networks.actor from the training, or a "
+            "multiple of spacing and altitudes"
         )
     actor.load_state_dict(dict(saved))
     return team

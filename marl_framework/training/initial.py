@@ -22,7 +22,7 @@ from marl_framework.planners.team import (
 )
 from marl_framework.runs.checkpoint import misfit, tensors_checksum
 
-_ACTOR_KEYS = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs"))
+_ACTOR_KEYS = tuple(f"observation.{name}" for name in (*ACTOR_CHANNELS, "heard_uavs", "window"))
 _CRITIC_KEYS = ("experiment.algorithm", *(f"observation.{name}" for name in CRITIC_ONLY_CHANNELS))
 _PREDICTOR = "networks.predictor"
 

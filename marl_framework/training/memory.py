@@ -62,6 +62,26 @@ def memory_estimate(
     micro_batch = min(learning.micro_batch or batch, batch)
     learned = batch * transition + micro_batch * (transition + hidden * _FLOAT * 3 // 2)
 
+    areas = [_area_estimate(area, ranks, device) for area in config.areas]
+    missions, windows, tables, validation = map(list, zip(*areas, strict=True))
+    acting = config.environment.num_envs // ranks * config.missions.most_agents
+    at_once = max(acting, min(target_chunk(device), collected * interval))
+    return {
+        "missions": sum(missions),
+        "windows": max(windows),
+        "tables": sum(tables),
+        "transitions": collected * interval * transition,
+        # Learning stores the layers' outputs for the backward pass, and their gradients.
+        "activations": max(learned, at_once * (transition + widest * _FLOAT)),
+        "weights": weights * _FLOAT,
+        "validation": sum(validation),
+    }
+
+
+def _area_estimate(
+    config: Config, ranks: int, device: torch.device | None
+) -> tuple[int, int, int, int]:
+    """Return the bytes of missions, windows, tables and validation in one area."""
     flown = config.environment.num_envs // ranks
     environment = MissionEnvironment(config, flown, "meta")
     state = environment.empty_state()
@@ -71,26 +91,20 @@ def memory_estimate(
     missions = sum(tensor.untyped_storage().nbytes() for _, tensor in state.tensors())
     missions += flown * seen * _BITS * (version is not Version.TRITON)
     scratch = max(plain * _READING * seen, _BUILDING * cells, _CLOSING * moves)
-    acting = flown * environment.n_agents
-    at_once = max(acting, min(target_chunk(device), collected * interval))
     predicting = 0
     if config.observation.sees_prediction and plain:
-        predicting = acting * cells
+        predicting = flown * environment.n_agents * cells
         if device is not None and device.type == "cuda":
             predicting = min(predicting, max(GPU_CELLS, cells))
     validated = config.evaluation.missions if config.evaluation.interval else 0
     # Two tables of weights on each axis, [P, Z, P, K].
     tables = zip(environment.camera.cover_tables, environment.camera.window, strict=True)
-    return {
-        "missions": missions,
-        "windows": max(flown * scratch, _PREDICTING * predicting),
-        "tables": sum(2 * _FLOAT * cover.numel() * k for cover, k in tables),
-        "transitions": collected * interval * transition,
-        # Learning stores the layers' outputs for the backward pass, and their gradients.
-        "activations": max(learned, at_once * (transition + widest * _FLOAT)),
-        "weights": weights * _FLOAT,
-        "validation": validated * (missions // flown + max(scratch, _MEASURING * cells)),
-    }
+    return (
+        missions,
+        max(flown * scratch, _PREDICTING * predicting),
+        sum(2 * _FLOAT * cover.numel() * k for cover, k in tables),
+        validated * (missions // flown + max(scratch, _MEASURING * cells)),
+    )
 
 
 def peak(parts: Mapping[str, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -76,9 +77,11 @@ class Trainer(RunTrainer):
         made: number of training steps of the checkpoint to be loaded; 0 for a new run.
 
     Attributes:
-        task: training missions.
+        tasks: training missions, one entry for each area.
+        task: training missions in the first area.
         algorithm: algorithm that acts and learns.
-        collector: collector of rollouts with the algorithm's policy.
+        collectors: collectors of rollouts with the algorithm's policy, one for each area.
+        collector: collector of rollouts in the first area.
         validation: validation missions and best result.
         episodes: number of missions flown for training so far, on all ranks.
     """
@@ -90,8 +93,13 @@ class Trainer(RunTrainer):
     ) -> None:
         super().__init__(config, device, ranks)
         share = config.environment.num_envs // self.ranks.count
-        environment = MissionEnvironment(config, share, device, "training", rank=self.ranks.rank)
-        self.task = MissionTask(environment)
+        self.tasks = [
+            MissionTask(MissionEnvironment(area, share, device, "training", rank=self.ranks.rank))
+            for area in config.areas
+        ]
+        self.task = self.tasks[0]
+        for task in self.tasks:  # one stream for all areas
+            task.generator = task.environment.generator = self.task.generator
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config.compute, device)
@@ -109,9 +117,15 @@ class Trainer(RunTrainer):
                 self._ways = choose_ways(self.modules, sizes, config.compute, precision)
             self._use_ways(self.ranks.broadcast(self._ways))
         metrics = len(self.task.metric_names)
-        self.collector = RolloutCollector(self.task, metrics, graphs, self.algorithm.precision)
-        self._planner = LearnedPlanner(self.algorithm.act, self.task.builder, environment.lattice)
-        self.validation = Validation(config, device, self.ranks, self._planner)
+        self.collectors = [
+            RolloutCollector(task, metrics, graphs, self.algorithm.precision) for task in self.tasks
+        ]
+        self.collector = self.collectors[0]
+        self._planners = [
+            LearnedPlanner(self.algorithm.act, task.builder, task.environment.lattice)
+            for task in self.tasks
+        ]
+        self.validation = Validation(config, device, self.ranks, self._planners)
         self.episodes = 0
         self._last: dict[str, float] = {}
         self._logger_state: Mapping[str, Any] = {}
@@ -148,7 +162,8 @@ class Trainer(RunTrainer):
             while not self.is_over() and not self.ranks.any(self.interrupted):
                 plan = self.plan()
                 with timer("rollout"):
-                    rollout = self.collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
+                    collector = self.collectors[self.draw_area(plan.first)]
+                    rollout = collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
                 with timer("update"):
                     learned = self.algorithm.update(
                         rollout, plan.epsilon, self.task.generator, plan.steps, plan.rate
@@ -185,6 +200,14 @@ class Trainer(RunTrainer):
             epsilon = epsilon_at(self.episodes, *bounds, learning.eps_anneal_phase)
         rate = schedule.learning_rate_factor(made)
         return Plan(made, steps, epsilon, rate, steps * schedule.rollouts_per_step)
+
+    def draw_area(self, step: int) -> int:
+        """Draw the index of the area for the rollout after `step` training steps.
+
+        The draw depends only on `environment.seed` and `step`, so all ranks and resumed runs agree.
+        """
+        stream = random.Random((self.config.environment.seed << 32) + step)
+        return stream.randrange(len(self.tasks))
 
     def account(
         self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
@@ -290,9 +313,9 @@ class Trainer(RunTrainer):
 
     def _draw_mission(self, out: Outputs) -> None:
         def fly() -> FlightRecord:
-            environment = MissionEnvironment(self.config, 1, self.device, "validation")
+            environment = MissionEnvironment(self.config.areas[0], 1, self.device, "validation")
             seed = self.config.environment.seed
-            return evaluate(environment, self._planner, 1, seed, "validation")
+            return evaluate(environment, self._planners[0], 1, seed, "validation")
 
         out.draw(self.steps, fly)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,21 +19,29 @@ from marl_framework.training.ranks import Ranks
 class Validation:
     """Flies the validation missions greedily on rank 0, and records the best result.
 
+    `planners` has an entry for each area; `evaluation.missions` are divided among the areas.
+
     Attributes:
         best: mean metrics of the best validation, and `training_step`; empty at first.
         since_best: number of validations since the best one.
     """
 
     def __init__(
-        self, config: Config, device: torch.device, ranks: Ranks, planner: LearnedPlanner
+        self,
+        config: Config,
+        device: torch.device,
+        ranks: Ranks,
+        planners: Sequence[LearnedPlanner],
     ) -> None:
         self._config = config
         self._ranks = ranks
-        self._planner = planner
-        self._missions: MissionEnvironment | None = None
+        self._planners = planners
+        self._missions: list[MissionEnvironment] = []
         if ranks.leads:
-            missions = config.evaluation.missions
-            self._missions = MissionEnvironment(config, missions, device, "validation")
+            missions = -(-config.evaluation.missions // len(config.areas))
+            self._missions = [
+                MissionEnvironment(area, missions, device, "validation") for area in config.areas
+            ]
         self.best: dict[str, float] = {}
         self.since_best = 0
 
@@ -50,8 +58,8 @@ class Validation:
 
     def fly(self) -> dict[str, Tensor]:
         """Fly the missions on rank 0; return the metrics of each mission, [missions]."""
-        assert self._missions is not None
-        return validate(self._missions, self._planner)
+        flown = [*map(validate, self._missions, self._planners)]
+        return {name: torch.cat([area[name] for area in flown]) for name in flown[0]}
 
     def run(self, step: int) -> tuple[dict[str, float], bool]:
         """Validate after a training step; all ranks call it together.

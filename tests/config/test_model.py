@@ -245,6 +245,9 @@ CONTRADICTIONS = [
         "probability: no, footprint: no}",
         "observation: ",
     ),
+    ("observation: {window: 10}", "observation.window: must be odd"),
+    ("observation: {window: 1}", "observation.window"),
+    ("observation: {window: 11}", "observation: other_actions"),
 ]
 
 

@@ -48,7 +48,7 @@ def test_the_table_has_the_keys_of_the_configuration_in_their_order() -> None:
     rows = CHANNELS.values()
     assert [row.name for row in rows if row.seen_by == "actor"] == list(ACTOR_CHANNELS)
     assert [row.name for row in rows if row.seen_by == "critic"] == list(CRITIC_ONLY_CHANNELS)
-    assert {*CHANNELS, "heard_uavs"} == set(ObservationConfig.model_fields)
+    assert {*CHANNELS, "heard_uavs", "window"} == set(ObservationConfig.model_fields)
     assert {name for name in CHANNELS if "predicted" in name} == set(PREDICTED_CHANNELS)
 
 
@@ -56,7 +56,8 @@ def test_kernels_have_the_slots_of_the_table() -> None:
     in_kernel = {name for name, row in CHANNELS.items() if row.in_kernel}
     assert {*ActorPlaces._fields, *CriticPlaces._fields} == in_kernel
     assert [name for name, row in CHANNELS.items() if row.turns is Turns.ACTIONS] == [
-        "other_actions"
+        "other_actions",
+        "centred_other_actions",
     ]
 
 

@@ -28,6 +28,7 @@ ALL = {
         "global_uncertainty",
     )
 }
+WINDOWED = {"window": 7, "other_actions": False, "centred_other_actions": True, "places": True}
 WORLDS: list[tuple[dict[str, Any], int]] = [
     ({"actions": 6}, 8),
     ({"actions": 4}, 8),
@@ -36,6 +37,9 @@ WORLDS: list[tuple[dict[str, Any], int]] = [
     ({"actions": 6, "dims": (30.0, 40.0)}, 4),
     ({"actions": 27, "pixels": (12, 16)}, 4),
     ({"actions": 6, "observation": {"other_actions": False, "budget": False}}, 8),
+    ({"actions": 6, "observation": {"other_actions": False, "centred_other_actions": True}}, 8),
+    ({"actions": 9, "dims": (25.0, 25.0), "observation": WINDOWED}, 8),
+    ({"actions": 6, "dims": (60.0, 60.0), "observation": WINDOWED}, 8),
 ]
 
 
@@ -144,6 +148,12 @@ def test_each_pass_of_a_training_turns_transitions_anew(symmetries, monkeypatch)
     first, second = first.flatten(1), second.flatten(1)
     torch.testing.assert_close(first.sum(1), second.sum(1))
     assert torch.equal(first, second) is not symmetries
+
+
+def test_two_maps_of_actions_have_no_symmetries() -> None:
+    config = small_config(observation={"centred_other_actions": True})
+    with pytest.raises(ConfigError, match=r"^observation\.other_actions and centred_o"):
+        Symmetries(config, "cpu")
 
 
 @pytest.mark.parametrize("dims", [(25.0, 30.0), (32.0, 32.0)])

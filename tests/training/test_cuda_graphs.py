@@ -171,6 +171,21 @@ def test_a_shorter_last_stretch_is_flown_too(monkeypatch) -> None:
     assert backend.replays == 2
 
 
+def test_episodes_and_updates_in_each_area_are_recorded_once(monkeypatch) -> None:
+    area = ({"x_dim": 30.0, "y_dim": 30.0}, {"x_dim": 40.0, "y_dim": 20.0, "budget": 5})
+    seen = {"window": 5, "other_actions": False, "centred_other_actions": True}
+    settings = PLAIN | {"environment": {"area": area}, "observation": seen}
+    found = []
+    for recording in (True, False):
+        backend = TapeBackend()
+        team = trainer(config(settings), monkeypatch, backend)
+        visits = [team.draw_area(step) for step in range(12)]
+        found.append((train(team, 12, recording), weights(team.algorithm)))
+    assert backend.captures == 0
+    assert min(visits.count(0), visits.count(1)) > 2
+    same(*found)
+
+
 def test_another_rollout_or_generator_is_recorded_anew() -> None:
     backend = TapeBackend()
     graphs = Graphs(CPU, backend)

@@ -1,0 +1,102 @@
+"""Maps of one size for areas of any size: the whole area, and the lattice around each UAV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from marl_framework.kernels.cells import area_pool, interval_overlap
+from marl_framework.observations.channels import CHANNELS, HEARD_POSITIONS, Channel, Extent, Scene
+from marl_framework.observations.drawing import centre_on
+
+
+class Window:
+    """Converts maps of the lattice, [..., X, Y], to maps of k × k cells.
+
+    Far maps show the whole area: the lattice lies in the middle of a square of max(X, Y) cells,
+    which is averaged onto k × k equal parts. Near maps show the k × k positions around a UAV.
+
+    Args:
+        size: number of cells k along each side, odd.
+        shape: lattice shape (X, Y).
+        device: device of the maps.
+    """
+
+    def __init__(self, size: int, shape: tuple[int, int], device: torch.device | str) -> None:
+        self._shape, side = (size, size), max(shape)
+        rows, cols = (_averages(cells, side, size).to(device) for cells in shape)
+        self._far = rows, cols
+        self._outside = 1 - rows.sum(1, keepdim=True) * cols.sum(1)
+        self._stretched = tuple(_averages(cells, cells, size).to(device) for cells in shape)
+        self._points = max(1.0, (side / size) ** 2)
+
+    def far(self, maps: Tensor, beyond: float = 0.0) -> Tensor:
+        """Average maps of the area, [..., X, Y] to [..., k, k]; `beyond` is the value outside."""
+        means = area_pool(maps, *self._far)
+        return means + beyond * self._outside if beyond else means
+
+    def near(self, maps: Tensor, planar: Tensor, beyond: Sequence[float] = ()) -> Tensor:
+        """Return the maps around each UAV, [E, N, C, k, k]; for the arguments see `centre_on`."""
+        return centre_on(maps, planar, beyond, self._shape)
+
+    def show(
+        self,
+        scene: Scene,
+        rows: Sequence[Channel],
+        draw: Callable[[Sequence[Channel]], Sequence[Tensor]],
+    ) -> Tensor:
+        """Draw channels, [E, N or 1, channels, k, k]; 1 if all channels are shared by all UAVs.
+
+        Args:
+            scene: state to draw.
+            rows: channels, in order.
+            draw: draws channels that are not centred on the lattice, [E, N or 1, X, Y] each.
+        """
+        sources = [_source(row) for row in rows]
+        drawn = dict.fromkeys(row for row in sources if row.extent is not Extent.VALUE)
+        lattice = dict(zip(drawn, draw(list(drawn)), strict=True))
+        centred = [row for row in rows if _is_near(row)]
+        near: dict[Channel, Tensor] = {}
+        if centred:
+            planar = scene.state.positions[..., :2]
+            maps = [lattice[_source(row)].expand(-1, planar.shape[1], -1, -1) for row in centred]
+            stack = self.near(torch.stack(maps, 2), planar, [row.beyond for row in centred])
+            near = dict(zip(centred, stack.unbind(2), strict=True))
+        planes = [
+            near[row] if row in near else self._whole(row, lattice.get(source), scene)
+            for row, source in zip(rows, sources, strict=True)
+        ]
+        lead = max(plane.shape[1] for plane in planes)
+        return torch.stack([plane.expand(-1, lead, -1, -1) for plane in planes], 2)
+
+    def _whole(self, row: Channel, maps: Tensor | None, scene: Scene) -> Tensor:
+        """Convert the map of a channel that is not centred."""
+        if maps is None:
+            return row.draw(scene)[..., :1, :1].expand(-1, -1, *self._shape)
+        if row.extent is Extent.FOOTPRINT:
+            return area_pool(maps, *self._stretched)
+        if row.extent is Extent.POINTS:
+            return (self.far(maps) * self._points).clamp(max=1)
+        return self.far(maps, row.beyond)
+
+
+def _is_near(row: Channel) -> bool:
+    return row.is_centred or row.name == "position"
+
+
+def _source(row: Channel) -> Channel:
+    """Return the channel, drawn on the lattice and not centred, that a channel shows."""
+    return HEARD_POSITIONS if row.name == "position" else CHANNELS[row.draw.__name__]
+
+
+def _averages(cells: int, side: int, parts: int) -> Tensor:
+    """Return the matrix [parts, cells] float32 that averages a square's side onto equal parts.
+
+    The cells lie in the middle of the side, which is `side` cells long.
+    """
+    edges = torch.arange(cells, dtype=torch.float64) + (side - cells) / 2
+    width = torch.tensor(side / parts, dtype=torch.float64)
+    start = torch.arange(parts, dtype=torch.float64).unsqueeze(1) * width
+    return interval_overlap(edges, edges + 1, start, width).float()
