@@ -9,7 +9,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 BASE := $(VENV)/.base
 FULL := $(VENV)/.full
-EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,geo,fly,slurm,docs
+EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,geo,data,fly,slurm,docs
 SCRIPTS := train_with_backup.sh .ci/run
 BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
   speed.utilisation speed.search

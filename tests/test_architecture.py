@@ -25,7 +25,8 @@ integrations
 """
 FLOORS = tuple(LAYERS.split())
 COMMANDS = {
-    *("main", "predict", "distill", "evaluate", "fly", "calibrate", "export", "doctor", "history")
+    *("main", "predict", "distill", "evaluate", "fly", "calibrate", "export", "doctor", "history"),
+    "data",
 }
 """On top: they import any folder, and none of them is imported."""
 KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
@@ -37,6 +38,7 @@ READS_FILES = (
     "mission/no_fly_zones.py",
     "mission/terrains/raster_file.py",
     "mission/terrains/geotiff.py",
+    "mission/terrains/named_maps.py",
 )
 
 

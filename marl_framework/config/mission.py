@@ -76,7 +76,7 @@ class RasterConfig(types.Section):
     """Real map to fly over (PNG, TIFF, GeoTIFF, NPY or NPZ)."""
 
     path: types.Text | None = None
-    """File name, or `matplotlib:NAME` for sample data."""
+    """File name, `data:NAME` for a named map, or `matplotlib:NAME` for sample data."""
     key: types.Key | None = None
     """Array of an NPZ (null = the largest), or band of a GeoTIFF, by description or number."""
     resolution: types.Metres | None = None

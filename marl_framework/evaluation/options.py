@@ -14,6 +14,7 @@ from marl_framework.command_line import Parser, add_checkpoint, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.mission.terrains.named_maps import find_map
 from marl_framework.runs.names import PRETRAINED, check_run_name
 
 SEED, MISSIONS = 10001, 50
@@ -75,8 +76,8 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
         "--terrain",
         type=_option(terrain_overrides),
         metavar="KIND",
-        help=f"terrain: {', '.join(_TERRAINS)}, raster:PATH, or your own as module.Class "
-        "(default: the configuration's)",
+        help=f"terrain: {', '.join(_TERRAINS)}, raster:PATH, data:NAME (a named map), or your own "
+        "as module.Class (default: the configuration's)",
     )
     sizes = _numbers("different team sizes such as 2,4,8", least=1, several=True)
     meaning = "team sizes; each is combined with each radio range"
@@ -152,12 +153,16 @@ def _numbers(
 
 def terrain_overrides(name: str) -> list[str]:
     """Return the overrides of a terrain. Raises ConfigError if the terrain does not exist."""
+    if find_map(name) is not None:
+        values = {"path": name, "key": "null", "resolution": "null"}  # those of the map
+        settings = [f"sensor.simulation.raster.{key}={value}" for key, value in values.items()]
+        return ["sensor.simulation.kinds=[raster]", *settings]
     if name.startswith(_RASTER) and name != _RASTER:
         path = json.dumps(name.removeprefix(_RASTER))  # quoted, so that YAML reads a string
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
     if name not in _TERRAINS and "." not in name:
-        known = ", ".join(_TERRAINS)
-        raise ConfigError(f"{name!r}: use {known}, raster:PATH, or your own module.Class")
+        known = ", ".join((*_TERRAINS, "raster:PATH", "data:NAME"))
+        raise ConfigError(f"{name!r}: use {known}, or your own module.Class")
     return [f"sensor.simulation.kinds=[{name}]"]
 
 

@@ -18,6 +18,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import PARAMS, config_to_dict, load_config
 from marl_framework.config.mission import SensorRealityConfig
 from marl_framework.mission.files import file_checksum
+from marl_framework.mission.terrains.raster_file import locate
 
 VERSION = 1
 SEED = 30001
@@ -218,7 +219,7 @@ def _map_worlds(text: str) -> list[World]:
             raise ConfigError(f"--maps {text}: give NAME=PATH,… such as throne_0755=flight.npz")
         if name in {world.name for world in (*WORLDS, *worlds)}:
             raise ConfigError(f"--maps {text}: {name} exists already; give each map its own name")
-        file = Path(path).expanduser()
+        file = locate(path)
         place = f"sensor.simulation.raster.path={json.dumps(str(file))}"
         worlds.append(World(name, "measured map", (_set_kind("raster"), place), file))
     return worlds

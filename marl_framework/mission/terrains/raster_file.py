@@ -23,13 +23,13 @@ from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 from marl_framework.mission.terrains.geotiff import Array, Place, is_geotiff, read_geotiff
+from marl_framework.mission.terrains.named_maps import DATA, SAMPLE, fetch, find_map
 
 SHARES = (0.6, 0.2, 0.2)
 """Target shares of admissible windows for training, validation and test."""
 MAX_WINDOWS = 2**22
 """Largest number of windows; larger maps use an evenly spaced subset to bound memory."""
 
-_SAMPLE = "matplotlib:"
 _NUMPY, _TIFF = (".npy", ".npz"), (".tif", ".tiff")
 _IMAGE = (".png", *_TIFF)
 
@@ -57,7 +57,7 @@ class RasterMap:
 
 
 def read_raster(config: RasterConfig) -> RasterMap:
-    """Read a PNG, TIFF, NPY or NPZ file, or `matplotlib:NAME`, a sample file of matplotlib.
+    """Read a PNG, TIFF, NPY or NPZ file, a named map `data:NAME`, or a sample `matplotlib:NAME`.
 
     Arrays are indexed [x, y]. Image columns run along x and image rows against y. Integers are
     converted to float32; infinite values count as not measured. A GeoTIFF is converted to metres
@@ -67,7 +67,7 @@ def read_raster(config: RasterConfig) -> RasterMap:
         ConfigError: the file cannot be read, or has no resolution or no usable map.
     """
     name = config.path or ""
-    path = locate(name)
+    named, path = find_map(name), locate(name)
     suffix = path.suffix.lower()
     if suffix not in (*_NUMPY, *_IMAGE):
         raise _error("path", f"{name} is not a PNG, TIFF, NPY or NPZ file")
@@ -88,6 +88,8 @@ def read_raster(config: RasterConfig) -> RasterMap:
     except Exception as error:  # readers may raise anything for a damaged file
         text = " ".join(str(error).split())[:200]
         raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
+    if named is not None:
+        stored = named.resolution
     resolution = stored if place is not None else config.resolution or stored
     if resolution is None:
         raise _error("resolution", f"{name} does not contain its metres per pixel; set it here")
@@ -99,12 +101,10 @@ def _error(key: str, text: str) -> ConfigError:
 
 
 def locate(name: str) -> Path:
-    """Return the path of a configured file name, which may begin with `~` or `matplotlib:`."""
-    if not name.startswith(_SAMPLE):
-        return Path(os.path.expanduser(name))  # unlike Path.expanduser, never raises
-    from matplotlib.cbook import get_sample_data  # slow to import, rarely needed
-
-    return Path(str(get_sample_data(name.removeprefix(_SAMPLE), asfileobj=False)))
+    """Return the path of a configured file name; see `named_maps.fetch` for special names."""
+    if name.startswith((DATA, SAMPLE)):
+        return fetch(name)
+    return Path(os.path.expanduser(name))  # unlike Path.expanduser, never raises
 
 
 def decode_image(path: Path) -> Array | None:
