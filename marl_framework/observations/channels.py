@@ -224,10 +224,12 @@ def places(scene: Scene) -> Tensor:
     heard, lattice = scene.heard(), scene.world.lattice
     itself = torch.eye(scene.world.n_agents, dtype=torch.bool, device=heard.device)
     values = torch.where(itself, 1.0, 0.5 * heard).unsqueeze(2)  # [E, N, 1, N]
-    team = scene.viewers if scene.world.has_delays else scene
-    cells = lattice.cells(team.state.positions).view(len(heard), -1, scene.world.n_agents, 1)
+    if scene.world.has_delays:
+        cells = lattice.cells(scene.viewers.state.positions).unflatten(0, heard.shape[:2])
+    else:
+        cells = lattice.cells(scene.state.positions).unsqueeze(1)
     at = torch.arange(lattice.shape[0] * lattice.shape[1], device=heard.device)
-    maps = values @ (cells == at).to(values.dtype)
+    maps = values @ (cells.unsqueeze(-1) == at).to(values.dtype)
     return maps.squeeze(2).clamp(max=1).unflatten(2, scene.world.shape)
 
 

@@ -184,6 +184,44 @@ def test_the_critic_learns_beside_the_actor() -> None:
         assert torch.equal(ours, theirs)
 
 
+WINDOW = {"observation": {"window": 5, "other_actions": False, "centred_other_actions": True}}
+AREAS = [{"x_dim": 30, "y_dim": 30}, {"x_dim": 40, "y_dim": 20, "budget": 6}]
+
+
+def test_tasks_may_have_several_areas(tmp_path: Path) -> None:
+    team = save_team(tmp_path / "team.pt", small_config(dims=(60.0, 40.0)))
+    config = with_changes(
+        student(
+            tasks={"one": {"environment": {"x_dim": 60, "y_dim": 40}}, "two": {}},
+            teachers={"one": str(team), "two": "search"},
+            symmetries=True,
+        ),
+        WINDOW | {"environment": {"area": AREAS}},
+        "test",
+    )
+    trainer = Distiller(config, CPU)
+    lattices = {ls.name: ls.environment.lattice.shape[:2] for ls in trainer.lessons}
+    assert lattices == {"one": (13, 9), "two-30x30": (7, 7), "two-40x20": (9, 5)}
+    first, second = trainer.round(), trainer.round()
+    states = 3 * (4 * 5 + 2 * 5 + 2 * 7)  # UAVs, missions and moves: the areas share the missions
+    assert [len(samples.weights) for samples in trainer._replay] == [states]
+    assert trainer._replay[0].observations.shape[2:] == (5, 5)
+    assert first["skipped_updates"] == 0
+    assert "validation_entropy/two-40x20" in second
+    save_checkpoint(tmp_path / "c.pt", trainer.state_dict())
+    rest = trainer.round()
+    resumed = Distiller(config, CPU)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"))
+    assert resumed.round() == rest
+
+
+def test_a_teacher_of_another_area_is_refused(tmp_path: Path) -> None:
+    team = save_team(tmp_path / "team.pt", small_config(dims=(60.0, 40.0)))
+    config = student(tasks={"a": {}}, teachers={"a": str(team)})
+    with pytest.raises(ConfigError, match=r"teacher of a: environment\.x_dim"):
+        Distiller(config, CPU)
+
+
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
     teachers = {"field": "information_gain", "own": str(team)}

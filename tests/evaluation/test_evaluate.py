@@ -117,6 +117,23 @@ def test_the_world_may_come_from_another_file(run: Path, tmp_path: Path) -> None
     assert used["networks"]["actor"]["conv_channels"] == 8
 
 
+def test_a_team_of_several_areas_flies_in_each(tmp_path: Path) -> None:
+    area = ({"x_dim": 30.0, "y_dim": 30.0}, {"x_dim": 40.0, "y_dim": 20.0, "budget": 6})
+    seen = {"window": 5, "other_actions": False}
+    team = save_team(
+        tmp_path / "team.pt", small_config(observation=seen, environment={"area": area}, **ON_CPU)
+    )
+    found = evaluate(tmp_path / "all", "learned,random", "--checkpoint", team)["combinations"]
+    worlds = {each["name"]: each["settings"]["configuration"]["environment"] for each in found}
+    assert [(each["x_dim"], each["y_dim"]) for each in worlds.values()] == [(30, 30), (40, 20)]
+    assert list(worlds) == ["area_1_30x30", "area_2_40x20"]
+    moves = [len(each["policies"]["learned"]["f1"][0]) for each in found]
+    assert moves == [4 + 3, 6 + 3]
+    sides = ["--set", "environment.x_dim=60", "--set", "environment.y_dim=25"]
+    one = evaluate(tmp_path / "one", "learned", "--checkpoint", team, *sides)
+    assert one["settings"]["configuration"]["environment"]["x_dim"] == 60
+
+
 def test_all_classical_planners_and_the_oracle_fly_without_a_team(
     world: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from marl_framework import export
 from marl_framework.algorithms.rollout import Algorithm
+from marl_framework.config.learning import PREDICTED_CHANNELS, ObservationConfig
 from marl_framework.config.model import Config
 from marl_framework.exporting import exported, portable
 from marl_framework.mission.environment import MissionEnvironment
@@ -107,6 +108,38 @@ def test_an_exported_team_equals_the_trained_one(
         np.testing.assert_allclose(probabilities, policy, atol=1e-5, rtol=0)
     moved = Sectors(3, (7, 7), "cpu").deal(state.positions, state.team_size)
     assert not sees_more or not moved.equal(state.sector)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("out", ["team.onnx", "team.pt2"])
+def test_a_team_with_a_window_is_exported_for_another_area(out: str, tmp_path: Path) -> None:
+    off = {"heard_uavs", "window", "other_actions", *PREDICTED_CHANNELS}
+    seen: dict[str, Any] = {n: n not in off for n in ObservationConfig.model_fields} | {"window": 5}
+    area = ({"x_dim": 30.0, "y_dim": 30.0}, {"x_dim": 20.0, "y_dim": 40.0})
+    trained = small_config(observation=seen, environment={"area": area})
+    checkpoint = find_checkpoint(str(save_team(tmp_path / "team.pt", trained)))
+    sides = ["environment.x_dim=60", "environment.y_dim=25"]
+    form = "onnx" if out == "team.onnx" else "torch"
+    options = [text for side in sides for text in ("--set", side)]
+    assert run(tmp_path, form, out, "--observations", *options) == 0
+    fly, facts = opened(tmp_path / out)
+    assert facts["lattice"] == [13, 6, 3]
+    there = mission_config(None, sides, checkpoint)
+    state, actions, _, policy, _, starts = flight(
+        there, trained_team(there, checkpoint, "cpu"), missions=5
+    )
+    names = ("positions", "t", "heard", "beliefs", "readings")
+    given = {name: getattr(state, name).numpy() for name in names}
+    found, probabilities = fly(given | {"starts": starts.numpy()})
+    assert np.array_equal(found, actions)
+    np.testing.assert_allclose(probabilities, policy, atol=1e-5, rtol=0)
+
+
+def test_a_team_of_several_areas_is_exported_for_one(tmp_path: Path, refused: Any) -> None:
+    area = ({"x_dim": 30.0, "y_dim": 30.0}, {"x_dim": 20.0, "y_dim": 40.0})
+    seen = {"window": 5, "other_actions": False}
+    save_team(tmp_path / "team.pt", small_config(observation=seen, environment={"area": area}))
+    assert "environment.area lists 2 areas" in refused(run, tmp_path, "torch", "team.pt2")
 
 
 def test_onnx_of_one_uav_equals_the_trained_actor(

@@ -13,6 +13,7 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import LearnedPlanner
 from tests.small import random_actions, small_config
 
+WINDOW = {"window": 5, "other_actions": False, "places": True, "team_moves": True, "area": True}
 WORLDS: list[dict[str, Any]] = [
     {},
     {"agents": 1, "actions": 4},
@@ -21,6 +22,7 @@ WORLDS: list[dict[str, Any]] = [
     {"observation": {"centred_entropy": True, "centred_footprint": True, "budget": False}},
     {"prior": 0.4, "observation": {"uncertainty": True, "centred_uncertainty": True}},
     {"agents": 5, "observation": {"sector": True}},
+    {"dims": (40.0, 30.0), "observation": WINDOW},
 ]
 
 

@@ -95,7 +95,8 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
 ) -> None:
     whole, half, resumed = (Trainer(several(), CPU) for _ in range(3))
     flown = [whole.draw_area(step) for step in range(8)]
-    assert len(set(flown[:4])) > 1 and len(set(flown[4:])) > 1
+    assert len(set(flown[:4])) > 1
+    assert len(set(flown[4:])) > 1
     expected = whole.train(None)["results"]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "plan", at_step(4, Trainer.interrupt))
