@@ -293,7 +293,10 @@ class MavsdkVehicle:
     def _set(self, name: str, value: float) -> bool:
         """Set a parameter; return whether the vehicle has it."""
         try:
-            self._param.set_param_float(name, float(value))
+            if isinstance(value, int) and not self._ardupilot:  # PX4 ignores the other type
+                self._param.set_param_int(name, value)
+            else:
+                self._param.set_param_float(name, float(value))
         except self._refused as error:
             if not str(error).startswith("WRONG_TYPE"):
                 return False

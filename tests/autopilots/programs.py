@@ -91,11 +91,13 @@ class Program(threading.Thread):
 
 
 class ArduCopter(Program):
-    """ArduCopter with a fence.
+    """ArduCopter with a fence; it knows its position within `error` [m].
 
     `program` is build/sitl/bin/arducopter in its source tree, `home` (latitude, longitude), and
     `speed` that of its clock; 1 is real time.
     """
+
+    error = 0.5
 
     def __init__(
         self, program: Path, folder: Path, number: int, home: list[float], place: Place, speed: str
@@ -123,6 +125,8 @@ class PX4(Program):
     `program` is bin/px4 in its build folder; see `ArduCopter` for the others. The ports are those
     of PX4 for this instance.
     """
+
+    error = 1.0  # its simulated motors shake the sensors more
 
     def __init__(
         self, program: Path, folder: Path, number: int, home: list[float], place: Place, speed: str

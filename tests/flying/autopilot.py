@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import threading
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ KNOWN = {  # parameters
         "WPNAV_JERK WP_YAW_BEHAVIOR RTL_CONE_SLOPE"
     ),
 }
+INTEGERS = {"RTL_CONE_ANG"}
 GOOD = mavlink.MAV_SYS_STATUS_SENSOR_GPS | mavlink.MAV_SYS_STATUS_PREARM_CHECK
 SEA = 321.5  # altitude of home above the sea [m]
 SPEED = 30.0  # [m/s]
@@ -178,12 +180,22 @@ class Autopilot(threading.Thread):
             self._send_param(message.param_id)
 
     def _on_param_set(self, message: Any) -> None:
-        if message.param_id in self.params:
-            self.params[message.param_id] = message.param_value
-            self._send_param(message.param_id)
+        name, value = message.param_id, message.param_value
+        if name not in self.params or message.param_type != self._param_type(name):
+            return  # as PX4 does
+        if name in INTEGERS:
+            (value,) = struct.unpack("i", struct.pack("f", value))
+        self.params[name] = value
+        self._send_param(name)
 
     def _send_param(self, name: str) -> None:
-        self._link.mav.param_value_send(name.encode(), self.params[name], 9, len(self.params), 0)
+        value, kind = self.params[name], self._param_type(name)
+        if name in INTEGERS:
+            (value,) = struct.unpack("f", struct.pack("i", int(value)))
+        self._link.mav.param_value_send(name.encode(), value, kind, len(self.params), 0)
+
+    def _param_type(self, name: str) -> int:
+        return mavlink.MAV_PARAM_TYPE_INT32 if name in INTEGERS else mavlink.MAV_PARAM_TYPE_REAL32
 
     def _on_mission_count(self, message: Any) -> None:
         self.fence, self._expected = [], message.count
