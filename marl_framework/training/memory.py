@@ -42,8 +42,9 @@ def memory_estimate(
 
     Purposes: `missions` flown at once; temporary `windows` of their updates; `tables` of the
     camera; `transitions` between updates; `activations` of one batch; `weights` with gradients and
-    moments; `validation` missions. Not counted: workspaces of kernels, fragmentation, networks
-    with inputs other than those of actor and critic, and custom parts that fail on meta tensors.
+    moments; `validation` missions; `replay` of stored transitions, if any. Not counted: workspaces
+    of kernels, fragmentation, networks with inputs other than those of actor and critic, and custom
+    parts that fail on meta tensors.
 
     Args:
         config: configuration of the training.
@@ -79,18 +80,20 @@ def memory_estimate(
         if device is not None and device.type == "cuda":
             predicting = min(predicting, max(GPU_CELLS, cells))
     validated = config.evaluation.missions if config.evaluation.interval else 0
+    replay = learning.replay_size // ranks * transition
     # Two tables of weights on each axis, [P, Z, P, K].
     tables = zip(environment.camera.cover_tables, environment.camera.window, strict=True)
-    return {
+    parts = {
         "missions": missions,
         "windows": max(flown * scratch, _PREDICTING * predicting),
         "tables": sum(2 * _FLOAT * cover.numel() * k for cover, k in tables),
-        "transitions": collected * interval * transition,
+        "transitions": collected * interval * transition * (2 if replay else 1),  # flown, drawn
         # Learning stores the layers' outputs for the backward pass, and their gradients.
         "activations": max(learned, at_once * (transition + widest * _FLOAT)),
         "weights": weights * _FLOAT,
         "validation": validated * (missions // flown + max(scratch, _MEASURING * cells)),
     }
+    return {**parts, "replay": replay} if replay else parts
 
 
 def peak(parts: Mapping[str, int]) -> int:
@@ -218,6 +221,7 @@ def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: in
     keys = {
         "missions": missions,
         "transitions": transitions,
+        "replay": ("learning.replay_size", learning.replay_size),
         "activations": ("learning.micro_batch", batch),
         "weights": ("networks.critic.conv_channels", config.networks.critic.conv_channels),
         "validation": ("evaluation.missions", config.evaluation.missions),
