@@ -95,6 +95,9 @@ def test_a_bad_configuration_is_told_by_key(examine) -> None:
 
 def test_another_algorithm_is_tried(examine) -> None:
     assert examine("experiment.algorithm=mappo")[0] == 0  # with its own default
+    code, found = examine("experiment.algorithm=sac", "logging.save_replay=true")
+    assert code == 0
+    assert "replay" in found["memory"]["found"]
     code, found = examine("experiment.algorithm=mappo", "learning.clip_ratio=0")
     assert code == 1
     assert "learning.clip_ratio" in found["networks"]["found"]

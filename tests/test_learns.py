@@ -1,4 +1,4 @@
-"""COMA learns: after seconds of training a team maps far better than random flight."""
+"""COMA and SAC learn: after seconds of training a team maps far better than random flight."""
 
 from typing import Any
 
@@ -44,10 +44,9 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def small_mission(advantage: str, seed: int = 3) -> Config:
+def small_mission(*overrides: str, seed: int = 3) -> Config:
     """Return a mission of 2 UAVs and 10 moves over 31 × 31 cells."""
-    overrides = [f"learning.advantage={advantage}", f"environment.seed={seed}"]
-    return config_from_dict(SMALL, overrides=overrides)
+    return config_from_dict(SMALL, overrides=[*overrides, f"environment.seed={seed}"])
 
 
 def entropies(config: Config) -> dict[str, float]:
@@ -66,6 +65,13 @@ def entropies(config: Config) -> dict[str, float]:
 
 @pytest.mark.parametrize("advantage", ["critic", "return"])
 def test_coma_learns_a_small_mission(advantage: str) -> None:
-    found = entropies(small_mission(advantage))
+    found = entropies(small_mission(f"learning.advantage={advantage}"))
+    assert min(found["random"], found["untrained"]) > 0.7
+    assert found["trained"] < LEARNED
+
+
+@pytest.mark.soak  # the toy game of `tests/algorithms` is faster
+def test_sac_learns_a_small_mission() -> None:
+    found = entropies(small_mission("experiment.algorithm=sac", "learning.data_passes=4"))
     assert min(found["random"], found["untrained"]) > 0.7
     assert found["trained"] < LEARNED

@@ -150,13 +150,25 @@ DIFFERENT = (
 )
 
 
-@pytest.mark.parametrize("algorithm", ["coma", "mappo"])
+@pytest.mark.parametrize("algorithm", ["coma", "mappo", "sac"])
 def test_missions_that_differ_go_on_too(house: House, algorithm: str) -> None:
     sets = (*DIFFERENT, f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
+    if algorithm == "sac":  # the ring is overwritten before the crash
+        sets += ("logging.save_replay=true", "learning.replay_size=500")
     assert house.train("whole", sets=sets) == 0
     house.crash("t", 6, sets=sets)
     assert house.train("t", "--resume", sets=sets) == 0
     assert house.results("t") == house.results("whole")
+
+
+def test_a_replay_that_is_not_saved_is_filled_again(house: House, capsys) -> None:
+    sets = ("experiment.algorithm=sac",)
+    house.crash("t", 6, sets=sets)
+    assert "replay: 100,000 transitions" in capsys.readouterr().out
+    assert house.train("t", "--resume", sets=sets) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if "replay:" in text]
+    assert "filled again" in line
+    assert "replay" not in house.checkpoint("t")
 
 
 def test_a_finished_run_is_left_as_it_is(house: House, whole: Path, capsys) -> None:

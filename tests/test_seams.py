@@ -34,6 +34,8 @@ PARTS["attention"] = [
     *(f"networks.{role}.type=attention" for role in ROLES),
 ]
 PARTS |= {name: [f"experiment.algorithm={name}"] for name in ALGORITHMS if name != "coma"}
+for name in ("sac", "isac"):
+    PARTS[name].append("logging.save_replay=true")
 FIXED = ("hidden", "unused")  # layers of Frozen
 
 

@@ -42,14 +42,17 @@ WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), 
 """Team size and terrain; candidates are compared in the first world."""
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
-COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, "#56B4E9")
+TARGET_ENTROPIES = ("0.1", "0.5")
+_MORE = ("#56B4E9", "#000000", "#999999")
+COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, *_MORE)
 
 
 def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
     """Return overrides by name: 2 learning rates × 2 discounts × 2 settings of the algorithm.
 
     PPO passes over the data in the batches of the params file, or ten times in one batch (Yu et
-    al. 2022, section 5.3); the others take their advantage from the critic or from returns.
+    al. 2022, section 5.3); SAC has two target entropies; the others take their advantage from the
+    critic or from returns.
     """
     learning = config.learning
     own = [["learning.advantage=return"], ["learning.advantage=critic"]]
@@ -57,6 +60,8 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
         whole = learning.batch_size * learning.batch_number
         one_batch = [f"learning.batch_size={whole}", "learning.batch_number=1"]
         own = [[], ["learning.data_passes=10", *one_batch]]
+    if algorithm in ("sac", "isac"):
+        own = [[f"learning.target_entropy={share}"] for share in TARGET_ENTROPIES]
     choices = product(RATES, DISCOUNTS, own)
     return {
         f"{algorithm} {number}": [

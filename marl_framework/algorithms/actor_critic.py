@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -136,6 +136,14 @@ class ActorCritic(ABC):
         The baseline is Σ_a π(a|o)·Q(s, a), with Q from `action_values`. None means credit Q(s, a).
         """
 
+    def passes(
+        self, rollout: Rollout, epsilon: Floor, generator: torch.Generator | None
+    ) -> Iterator[Transitions]:
+        """Yield the transitions of each of `data_passes` passes; here all passes share them."""
+        flat = self.with_teacher(self.transitions(rollout))
+        for _ in range(self.learning.data_passes):
+            yield flat
+
     def action_values(self, outputs: Tensor) -> Tensor:
         """Convert the critic's outputs to Q(s, ·) [B, A]."""
         return outputs
@@ -143,6 +151,21 @@ class ActorCritic(ABC):
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss for differentiable `outputs`."""
         return self._losses.critic_loss(outputs, part)
+
+    def policy_loss(
+        self, policy: Tensor, part: Transitions, values: Tensor, credit: Tensor, epsilon: Floor
+    ) -> Tensor:
+        """Return the actor's loss, without the teacher.
+
+        Args:
+            policy: differentiable policy, see `Losses.compute_advantages`.
+            part: B transitions.
+            values: Q(s, ·) before the update, [B, A].
+            credit: advantages of the actions taken, [B].
+            epsilon: floor of the policy.
+        """
+        options = self.learning.entropy_coefficient, self.learning.clip_ratio
+        return self._losses.actor_loss(policy, part, credit, epsilon, *options)
 
     def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
         """Compute TD(λ) returns [T, E, N] of values [T, E, N]; default λ: `learning.lambda`."""
@@ -190,10 +213,12 @@ class ActorCritic(ABC):
         return teacher.weight * factor
 
     @torch.no_grad()
-    def _add_teacher_policy(self, teacher: nn.Module, flat: Transitions) -> Transitions:
-        """Return the transitions with the teacher's policy."""
+    def with_teacher(self, flat: Transitions) -> Transitions:
+        """Return the transitions with the teacher's policy, unless the teacher's weight is 0."""
+        if self._teacher is None or not self._teacher_weight():
+            return flat
         with self._amp():
-            logits = torch.cat([teacher(chunk) for chunk in flat.observations.split(4096)])
+            logits = torch.cat([self._teacher(chunk) for chunk in flat.observations.split(4096)])
         masked = logits.float().masked_fill(~flat.masks, -torch.inf)
         return replace(flat, teacher=masked.softmax(-1))
 
@@ -205,7 +230,7 @@ class ActorCritic(ABC):
         steps: int = 1,
         rate: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Perform training steps: compute targets once, then make `data_passes` passes.
+        """Perform training steps: make `data_passes` passes over the data of `passes`.
 
         Each pass visits all transitions, with `batch_number` updates per training step. For
         arguments see `Algorithm.update`.
@@ -234,13 +259,10 @@ class ActorCritic(ABC):
     ) -> dict[str, Tensor]:
         learning = self.learning
         epsilon = self._losses.convert_epsilon(epsilon)
-        flat = self.transitions(rollout)
-        if self._teacher is not None and self._teacher_weight():
-            flat = self._add_teacher_policy(self._teacher, flat)
         self._halted.zero_()
         number = learning.batch_number * steps
         records = []
-        for data_pass in range(learning.data_passes):
+        for data_pass, flat in enumerate(self.passes(rollout, epsilon, generator)):
             for batch in flat.shuffled(number, generator, self._symmetries):
                 micro_batches = self._split(batch)
                 values, critic = self._update_critic(micro_batches)
@@ -306,8 +328,7 @@ class ActorCritic(ABC):
                     divergence = divergence * part.weights
                 divergences.append(divergence.sum())
             advantages = scaled[index] if scaled else advantages
-            options = learning.entropy_coefficient, learning.clip_ratio
-            loss = losses.actor_loss(policy, part, advantages, epsilon, *options)
+            loss = self.policy_loss(policy, part, q, advantages, epsilon)
             if part.teacher is not None:
                 pi = losses.policy_probabilities(policy, part, epsilon)
                 kl = kl_divergence(part.teacher, pi)

@@ -89,7 +89,8 @@ class Algorithm(Protocol):
     """Multi-agent algorithm: acts for a team and learns from its rollouts.
 
     Constructed as `MyAlgorithm(config, sizes, device, symmetries, graphs)`, see `COMAWrapper`.
-    `act` and `update` must not copy tensors to the host.
+    `act` and `update` must not copy tensors to the host. Optional: `notes()` returns lines that are
+    printed before the training.
     """
 
     device: torch.device

@@ -226,7 +226,13 @@ class LearningConfig(types.Section):
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
     """Trace decay λ of TD(λ) targets and GAE: 0 = one step, 1 = the whole return."""
     entropy_coefficient: types.NonNegative = 0.0
-    """Weight of the entropy bonus in the actor's loss."""
+    """Weight of the entropy bonus in the actor's loss; SAC learns a temperature instead."""
+    temperature: types.Positive = 0.1
+    """SAC: initial temperature, the weight of the entropy in values and in the actor's loss."""
+    target_entropy: types.Share = 0.3
+    """SAC: entropy that the temperature aims at, as a share of log(number of allowed actions)."""
+    replay_size: types.Interval = 0
+    """SAC: number of transitions stored on all ranks; at least those of one rollout."""
     advantage: Literal["critic", "return"] = "critic"
     """Credit of an action: critic (Q(s, a) or r + γ·V(s')) or TD(λ) return. PPO uses GAE."""
     normalize_advantages: bool = False
@@ -373,3 +379,5 @@ class LoggingConfig(types.Section):
     """Time between additional checkpoints [min]; 0 = off."""
     checkpoints_kept: types.Count = 3
     """Number of newest checkpoints to keep, in addition to the best checkpoint."""
+    save_replay: bool = False
+    """SAC: whether checkpoints contain the replay; else a resumed training refills it."""

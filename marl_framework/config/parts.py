@@ -19,13 +19,19 @@ ALGORITHMS = {
     "central_v": "marl_framework.algorithms.state_values.CentralV",
     "ippo": "marl_framework.algorithms.ppo.IPPO",
     "mappo": "marl_framework.algorithms.ppo.MAPPO",
+    "sac": "marl_framework.algorithms.sac.SAC",
+    "isac": "marl_framework.algorithms.sac.ISAC",
 }
 
-KEY_READERS = dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo"))
+KEY_READERS = {
+    **dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo")),
+    **dict.fromkeys(("replay_size", "target_entropy", "temperature"), ("sac", "isac")),
+}
 """Keys of `learning` that not all algorithms read, with the algorithms that do."""
 
 _PPO: dict[str, Any] = {"learning.clip_ratio": 0.2}
-ALGORITHM_DEFAULTS = {"ippo": _PPO, "mappo": _PPO}
+_SAC: dict[str, Any] = {"learning.replay_size": 100_000}
+ALGORITHM_DEFAULTS = {"ippo": _PPO, "mappo": _PPO, "sac": _SAC, "isac": _SAC}
 """Per-algorithm defaults for required keys that are null or absent."""
 
 NETWORKS = {

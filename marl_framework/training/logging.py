@@ -41,6 +41,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "advantage": ("policy/advantage", "mean advantage of the actions taken"),
     "advantage_std": ("policy/advantage_std", "standard deviation of the advantage"),
     "policy_entropy": ("policy/entropy", "entropy of the policy over allowed actions [nat]"),
+    "temperature": ("policy/temperature", "learned weight of the policy's entropy (SAC)"),
     "largest_probability": ("policy/largest_probability", "mean of max π(a | s) over the batch"),
     "kl": ("policy/kl", "KL(acting policy ‖ policy) before each update of the last pass [nat]"),
     "teacher_kl": ("policy/teacher_kl", "KL(teacher ‖ policy), before the same updates [nat]"),

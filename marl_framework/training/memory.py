@@ -42,8 +42,9 @@ def memory_estimate(
 
     Purposes: `missions` flown at once; temporary `windows` of their updates; `tables` of the
     camera; `transitions` between updates; `activations` of one batch; `weights` with gradients and
-    moments; `validation` missions. Not counted: workspaces of kernels, fragmentation, networks
-    with inputs other than those of actor and critic, and custom parts that fail on meta tensors.
+    moments; `validation` missions; `replay` of stored transitions, if any. Not counted: workspaces
+    of kernels, fragmentation, networks with inputs other than those of actor and critic, and custom
+    parts that fail on meta tensors.
 
     Args:
         config: configuration of the training.
@@ -66,16 +67,18 @@ def memory_estimate(
     missions, windows, tables, validation = map(list, zip(*areas, strict=True))
     acting = config.environment.num_envs // ranks * config.missions.most_agents
     at_once = max(acting, min(target_chunk(device), collected * interval))
-    return {
+    replay = learning.replay_size // ranks * transition
+    parts = {
         "missions": sum(missions),
         "windows": max(windows),
         "tables": sum(tables),
-        "transitions": collected * interval * transition,
+        "transitions": collected * interval * transition * (2 if replay else 1),  # flown, drawn
         # Learning stores the layers' outputs for the backward pass, and their gradients.
         "activations": max(learned, at_once * (transition + widest * _FLOAT)),
         "weights": weights * _FLOAT,
         "validation": sum(validation),
     }
+    return {**parts, "replay": replay} if replay else parts
 
 
 def _area_estimate(
@@ -232,6 +235,7 @@ def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: in
     keys = {
         "missions": missions,
         "transitions": transitions,
+        "replay": ("learning.replay_size", learning.replay_size),
         "activations": ("learning.micro_batch", batch),
         "weights": ("networks.critic.conv_channels", config.networks.critic.conv_channels),
         "validation": ("evaluation.missions", config.evaluation.missions),

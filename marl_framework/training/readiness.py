@@ -144,7 +144,9 @@ def disk(config: Config, device: torch.device) -> Finding:
     runs = Path(config.logging.directory).absolute()
     folder = next(path for path in (runs, *runs.parents) if path.exists())
     number = config.logging.checkpoints_kept + 2  # best.pt, and the file being written
-    needed = number * memory.memory_estimate(config)["weights"]  # with gradients
+    parts = memory.memory_estimate(config)
+    replay = parts.get("replay", 0) if config.logging.save_replay else 0
+    needed = number * (parts["weights"] + replay)  # weights with gradients
     free = shutil.disk_usage(folder).free
     finding = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

@@ -139,11 +139,12 @@ class Trainer(RunTrainer):
         return self.algorithm.training_steps
 
     def notes(self) -> list[str]:
-        """Return a line about the kernels on a GPU, or about the convolutions on a CPU."""
+        """Return lines about kernels (GPU) or convolutions (CPU), and those of the algorithm."""
+        own: list[str] = getattr(self.algorithm, "notes", list)()
         if self.device.type == "cuda":
-            return [describe_windows(self.config, self.device)]
+            return [describe_windows(self.config, self.device), *own]
         ways = (f"{name} {', '.join(w.value for w in ways)}" for name, ways in self._ways.items())
-        return [f"convolutions: {'; '.join(ways)}"] if self._ways else []
+        return [f"convolutions: {'; '.join(ways)}", *own] if self._ways else own
 
     def is_over(self) -> bool:
         """Return whether all training steps are made or `learning.patience` is exhausted."""

@@ -53,7 +53,7 @@ class ToyGame:
         return self._payoff[actions[:, 0], actions[:, 1]], torch.zeros(self.num_envs, 0)
 
 
-def settings(compute=None, algorithm="coma", **options) -> Config:
+def settings(compute=None, algorithm="coma", save_replay=True, **options) -> Config:
     """Small networks that learn fast; options are keys of `learning`."""
     learning = {
         "data_passes": 2,
@@ -62,6 +62,8 @@ def settings(compute=None, algorithm="coma", **options) -> Config:
         "critic": {"learning_rate": 1e-2},
         "clip_ratio": 0.2 if algorithm in ("ippo", "mappo") else 0.0,
     }
+    if algorithm in ("sac", "isac"):
+        learning |= {"temperature": 0.02, "replay_size": 4096}
     for key, value in options.items():
         learning[key] = {**learning.get(key, {}), **value} if isinstance(value, dict) else value
     widths = {"conv_channels": 16, "hidden_dim": 16}
@@ -71,6 +73,7 @@ def settings(compute=None, algorithm="coma", **options) -> Config:
             "networks": {"actor": widths, "critic": widths},
             "learning": learning,
             "compute": {"precision": "float32", "device": "cpu", **(compute or {})},
+            "logging": {"save_replay": save_replay},
         }
     )
 

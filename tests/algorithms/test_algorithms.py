@@ -22,6 +22,7 @@ GAMMA, LAMBDA, EPSILON = 0.9, 0.7, 0.1
 MEAN, DEVIATION = 2.0, 3.0
 ONE_UPDATE = {"data_passes": 1, "batch_number": 1, "gamma": GAMMA, "lambda": LAMBDA}
 CLIPPED = {"clip_ratio": 0.2, "entropy_coefficient": 0.02}
+SOFT = {"target_entropy": 0.05, "lambda": 0.0}
 WIDE = {"actor": {"gradient_norm": 1e9}, "critic": {"gradient_norm": 1e9}}
 
 
@@ -153,9 +154,9 @@ def test_each_critic_sees_what_its_algorithm_allows() -> None:
         used = gradient[0].abs().sum((1, 2)) > 0
         seen[name] = {channel for channel, number in zip(names, used, strict=True) if number}
     own = set(config.observation.actor_channels)
-    assert seen["iac"] == seen["ippo"] == own
+    assert seen["iac"] == seen["ippo"] == seen["isac"] == own
     assert seen["central_v"] == seen["mappo"] == set(names) - {"other_actions"}
-    assert seen["coma"] == set(names)
+    assert seen["coma"] == seen["sac"] == set(names)
 
 
 def test_channels_keep_their_order() -> None:
@@ -199,7 +200,11 @@ def test_without_normalisation_the_critic_learns_the_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("coma", {"advantage": "return"}), *((name, {}) for name in ALGORITHMS)]
+    ("name", "options"),
+    [
+        ("coma", {"advantage": "return"}),
+        *((name, SOFT if name in ("sac", "isac") else {}) for name in ALGORITHMS),
+    ],
 )
 def test_a_two_by_two_team_game_is_solved(name: str, options: dict[str, Any]) -> None:
     clipped = {} if name == "coma" else CLIPPED
@@ -266,5 +271,10 @@ def test_keys_of_another_algorithm_are_refused(key: str) -> None:
     for algorithm in ("coma", "iac", "central_v"):
         with pytest.raises(ConfigError, match=rf"learning\.{key.partition('=')[0]} "):
             load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])
-    for algorithm in ("ippo", "mappo", "my_module.Mine"):
-        load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])
+
+
+@pytest.mark.parametrize("key", ["replay_size=1000", "target_entropy=0.5", "temperature=0.2"])
+def test_keys_of_sac_are_refused_for_other_algorithms(key: str) -> None:
+    for algorithm in ("coma", "mappo"):
+        with pytest.raises(ConfigError, match=rf"learning\.{key.partition('=')[0]} .*sac and isac"):
+            load_config("params_test", [f"experiment.algorithm={algorithm}", f"learning.{key}"])

@@ -131,7 +131,7 @@ def test_errors_name_the_override(load: Loader, override: str, key: str) -> None
 
 @pytest.mark.parametrize("name", ["ippo", "mappo"])
 @pytest.mark.parametrize("file", ["params.yaml", "params_test.yaml", "params_fast.yaml"])
-def test_an_algorithm_has_the_defaults_that_it_needs(name: str, file: str) -> None:
+def test_ppo_has_the_defaults_that_it_needs(name: str, file: str) -> None:
     chosen = [f"experiment.algorithm={name}"]
     config = load_config(file, chosen)
     assert config.learning.clip_ratio == 0.2
@@ -139,6 +139,12 @@ def test_an_algorithm_has_the_defaults_that_it_needs(name: str, file: str) -> No
     assert load_config(file, [*chosen, "learning.clip_ratio=0.3"]).learning.clip_ratio == 0.3
     assert load_config(file, [*chosen, "learning.clip_ratio=0"]).learning.clip_ratio == 0
     assert load_config("params_test", ["learning.clip_ratio=null"]).learning.clip_ratio == 0
+
+
+@pytest.mark.parametrize("name", ["sac", "isac"])
+def test_sac_has_the_defaults_that_it_needs(name: str) -> None:
+    for chosen, size in (([f"experiment.algorithm={name}"], 100_000), ([], 0)):
+        assert load_config("params.yaml", chosen).learning.replay_size == size
 
 
 NO_SECTIONS = ["", "# nothing\n", "3", "- networks", b"\xff\xfea", "#" * 300_000, "[" * 5000]
@@ -176,6 +182,11 @@ BAD_VALUES = [
     ("learning.lr_base_batch", "0"),
     ("learning.warmup_steps", "-1"),
     ("learning.lr_decay", "1.5"),
+    ("learning.temperature", "0"),
+    ("learning.target_entropy", "1.5"),
+    ("learning.replay_size", "-1"),
+    ("learning.replay_size", "0.5"),
+    ("logging.save_replay", "3"),
     ("learning.actor.learning_rate", "0"),
     *(("mapping.prior", value) for value in ("1", "1e-40", "0.99999")),
     *(("experiment.title", value) for value in ("''", '"a\\nb"', "a" * 2000)),

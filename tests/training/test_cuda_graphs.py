@@ -72,7 +72,11 @@ MAPPO = {
     "experiment": {"algorithm": "mappo"},
     "learning": {"clip_ratio": 0.2, "normalize_advantages": True, "symmetries": True},
 }
-SETTINGS = {"plain": PLAIN, "other": OTHER, "mappo": MAPPO}
+SAC = {
+    "experiment": {"algorithm": "sac"},
+    "learning": {"replay_size": 100, "symmetries": True},
+}
+SETTINGS = {"plain": PLAIN, "other": OTHER, "mappo": MAPPO, "sac": SAC}
 
 
 @pytest.fixture(autouse=True)

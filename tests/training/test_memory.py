@@ -61,6 +61,21 @@ def test_the_weights_of_other_algorithms_are_counted(algorithm: str) -> None:
     assert memory_estimate(config)["weights"] == 4 * (4 * learn + held.get("target_critic", 0))
 
 
+def test_a_replay_takes_the_bytes_of_its_maps() -> None:
+    sac = ("experiment.algorithm=sac", "learning.replay_size=3200")
+    config = config_with(*sac)
+    parts, trainer = memory_estimate(config), Trainer(config, CPU)
+    rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+    maps = rollout.observations.numel() + rollout.critic_maps.numel()
+    flown = rollout.actions.numel()
+    assert parts["replay"] == 3200 // flown * maps * 4
+    assert memory_estimate(config, ranks=2)["replay"] == parts["replay"] // 2
+    assert "replay" not in memory_estimate(config_with())
+    huge = config_with(sac[0], "learning.replay_size=1000000000")
+    with pytest.raises(ConfigError, match=r"^learning\.replay_size="):
+        check_memory(huge, CPU)
+
+
 class Recurrent(nn.Module):
     """A critic with a layer that returns more than one tensor."""
 

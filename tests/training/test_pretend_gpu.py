@@ -137,7 +137,8 @@ def assert_same_bits(gpu: PretendGpu, found: dict[str, Tensor], cpu: dict[str, T
 
 
 @pytest.mark.parametrize(
-    ("precision", "algorithm"), [("float32", "coma"), ("bfloat16", "coma"), ("float32", "mappo")]
+    ("precision", "algorithm"),
+    [("float32", "coma"), ("bfloat16", "coma"), ("float32", "mappo"), ("float32", "sac")],
 )
 def test_a_training_step_has_the_bits_of_the_cpu(precision: str, algorithm: str) -> None:
     chosen = (f"compute.precision={precision}", f"experiment.algorithm={algorithm}")

@@ -134,7 +134,7 @@ def test_the_mean_reward_counts_the_steps_of_both_ranks(tensors) -> None:
 def test_one_folder_and_event_file_with_missions_of_both_ranks(folder: Path, said) -> None:
     assert [rank["whole"]["code"] for rank in said] == [0, 0]
     names = {path.name for path in (folder / "runs").iterdir()}
-    assert names == {"whole", "split", "shrunk", "grown"}
+    assert names == {"whole", "split", "shrunk", "grown", "sac"}
     found = read(folder, "whole")
     assert found["machine"]["ranks"] == 2
     assert found["results"]["finished"]
@@ -150,6 +150,11 @@ def test_one_folder_and_event_file_with_missions_of_both_ranks(folder: Path, sai
     assert state["ranks"] == 2
     (other,) = state["other_generators"]
     assert not torch.equal(state["generators"]["missions"], other["missions"])
+
+
+def test_two_ranks_learn_from_stored_missions(folder: Path, said) -> None:
+    assert [rank["sac"] for rank in said] == [{"code": 0, "error": ""}] * 2
+    assert read(folder, "sac")["results"]["finished"]
 
 
 def test_a_signal_to_one_rank_stops_both_after_the_step(folder: Path, said) -> None:
@@ -188,6 +193,7 @@ def test_the_stream_of_a_rank_that_is_gone_is_kept_for_its_return(folder: Path) 
     ("name", "words"),
     [
         ("again", "run name whole: "),
+        ("saved", "logging.save_replay: not supported with several ranks"),
         ("missions", "environment.num_envs: 3 missions cannot be divided equally among 2 ranks"),
         ("nccl", "compute.distributed_backend: nccl requires GPUs"),
         ("gpu", "compute.device: cuda:0 is a single GPU"),

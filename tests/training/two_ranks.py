@@ -48,6 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     "micro-batches": {"normalize_advantages": True, "micro_batch": 5},
     "clipped": {"clip_ratio": 0.2, "entropy_coefficient": 0.1, "kl_limit": 10.0},
     "mappo": {"algorithm": "mappo", "clip_ratio": 0.2, "normalize_advantages": True},
+    "sac": {"algorithm": "sac", "save_replay": False},
     "recomputed": {"compute": {"gradient_checkpointing": True}},
 }
 
@@ -67,9 +68,12 @@ def learn(rollout: Rollout, case: str) -> dict[str, Any]:
     large = {"gradient_norm": 1e9}  # gradients as they are, unclipped
     once = {"data_passes": 1, "batch_number": 1}
     coma = make(actor=large, critic=large, **once, **CASES[case])
+    if case == "sac":  # each mission once instead of draws
+        coma.passes = lambda flown, *_: iter([coma.transitions(flown)])
     stats = coma.update(rollout, 0.1)
+    parameters = [p for module in coma.modules.values() for p in module.parameters()]
     return {
-        "gradients": [p.grad for n in (coma.actor, coma.critic) for p in n.parameters()],
+        "gradients": [p.grad for p in parameters if p.requires_grad],
         "losses": torch.stack((stats["critic_loss"], stats["actor_loss"])),
     }
 
@@ -136,8 +140,11 @@ def run(folder: Path, ranks: Ranks) -> dict[str, Any]:
         shutil.copytree(runs / "split", runs / "shrunk")
     for name in ("split", "grown"):
         found[name] = said(lambda name=name: main(arguments(runs, name, "--resume")))
+    sac = ("--set", "experiment.algorithm=sac", "--set", "learning.training_steps=2")
+    found["sac"] = said(lambda: main(arguments(runs, "sac", *sac)))
     for name, options in (
         ("again", ()),
+        ("saved", ("--set", "experiment.algorithm=sac", "--set", "logging.save_replay=true")),
         ("missions", ("--set", "environment.num_envs=3")),
         ("nccl", ("--set", "compute.distributed_backend=nccl")),
         ("gpu", ("--set", "compute.device=cuda:0")),
