@@ -102,7 +102,8 @@ class SAC(ActorCritic):
         temperature: weight of the entropy; learned, in `modules`.
 
     Raises:
-        ConfigError: `logging.save_replay` is combined with several ranks.
+        ConfigError: `logging.save_replay` is combined with several ranks, or missions of different
+            areas have different budgets.
     """
 
     central = True
@@ -114,6 +115,11 @@ class SAC(ActorCritic):
             raise ConfigError(
                 "logging.save_replay: not supported with several ranks; set it to false, a resumed "
                 "run refills its replay"
+            )
+        if len({area.missions.episode_length for area in config.areas}) > 1:
+            raise ConfigError(
+                "environment.area: a replay stores missions of one length; give all areas the same "
+                "budget, or use another algorithm"
             )
         super().__init__(config, *arguments, **named)
         self.temperature = Temperature(self.learning.temperature).to(self.device)

@@ -160,3 +160,8 @@ BAD = {
 def test_bad_areas_are_one_line(text: str, refused: Any) -> None:
     line = refused(main, ["--config", "params_test.yaml", "--check", "--set", text])
     assert re.search(BAD[text], line)
+
+
+def test_a_replay_needs_missions_of_one_length() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.area: a replay"):
+        Trainer(with_changes(several(), {"experiment": {"algorithm": "sac"}}, "test"), CPU)
