@@ -16,7 +16,9 @@ from kornia.geometry.transform import remap
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from marl_framework.config import geography
 from marl_framework.config.flying import CameraConfig
+from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
 from marl_framework.config.parts import DETECTORS, load_part
 from marl_framework.flying.frame_files import (
@@ -30,8 +32,6 @@ from marl_framework.flying.frame_files import (
 from marl_framework.flying.messages import Bits, Place
 from marl_framework.flying.protocols import Clock
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains import geotiff
-from marl_framework.mission.terrains.geotiff import Array
 
 _KEY = "flying.camera.detector"
 _MOST_SAMPLES = 8  # per cell and axis
@@ -131,7 +131,7 @@ class FrameReader:
         place: location of the map on Earth, for frames in degrees.
     """
 
-    def __init__(self, config: Config, place: geotiff.Place | None = None) -> None:
+    def __init__(self, config: Config, place: geography.Place | None = None) -> None:
         self.settings = config.flying.camera
         name = self.settings.detector
         self._detect: Detector = load_part(DETECTORS.get(name, name), _KEY, "config")(config)
@@ -203,7 +203,7 @@ class FrameCamera:
         self,
         folder: Path,
         environment: MissionEnvironment,
-        place: geotiff.Place | None,
+        place: geography.Place | None,
         clock: Clock,
     ) -> None:
         self._frames, self._reader = FrameFolder(folder), FrameReader(environment.config, place)
@@ -242,7 +242,7 @@ class FrameCamera:
 
 
 def make_camera(
-    spec: str, environment: MissionEnvironment, place: geotiff.Place | None, clock: Clock
+    spec: str, environment: MissionEnvironment, place: geography.Place | None, clock: Clock
 ) -> FrameCamera:
     """Return the camera that `--camera` describes, `folder:PATH`; see `FrameCamera`.
 

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Array, Place, place_at, require_rasterio
 from marl_framework.config.model import Config
 from marl_framework.mission.lattice import Lattice, action_offsets
 from marl_framework.mission.seeding import DEPLOYMENT
-from marl_framework.mission.terrains.geotiff import Array, Place, place_at, require_rasterio
 from marl_framework.mission.terrains.mixture import Terrain
 
 KEY = "experiment.constraints.no_fly_zones"
