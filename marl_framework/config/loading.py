@@ -23,7 +23,7 @@ PARAMS = _BESIDE if _BESIDE.is_dir() and not _INSIDE.is_dir() else _INSIDE
 EXTENDS = "extends"
 """Key that names the params file on which a params file is based."""
 MISSION = (
-    *("sensor", "mapping", "environment.x_dim", "environment.y_dim"),
+    *("sensor", "mapping", "environment.x_dim", "environment.y_dim", "environment.field"),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
 )
 """Sections and keys that define a mission, independent of policy and reward."""

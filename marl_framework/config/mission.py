@@ -25,6 +25,9 @@ class EnvironmentConfig(types.Section):
     """Side of the area along x [m]."""
     y_dim: types.Metres = 50.0
     """Side of the area along y [m]."""
+    field: types.Text | None = None
+    """GeoJSON file of the part of the area to map, whose extent replaces x_dim, y_dim and
+    `deployment.origin`; `random` = each mission draws a polygon; null = the whole area."""
 
 
 class FieldOfViewConfig(types.Section):

@@ -21,7 +21,7 @@ from marl_framework.deployment.schedule import (
     Schedule,
     transit_altitude,
 )
-from marl_framework.evaluation.figures import polygons
+from marl_framework.evaluation.outlines import polygons
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 

@@ -222,7 +222,9 @@ def team_record(world: World) -> FlightRecord:
     env = world.environment
     state, readings = env.empty_state(), {}
     log = FlightLog(env, world.reset, world.start)
-    state.positions.copy_(world.start.positions)
+    for name in ("positions", "inside", "counted"):
+        getattr(state, name).copy_(getattr(world.start, name))
+    env.blank(state)
     for message in map(decode, world.sent):
         if isinstance(message, Reading):
             readings[message.envelope.move, message.envelope.sender] = message
@@ -236,7 +238,7 @@ def team_record(world: World) -> FlightRecord:
                 state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
                 frames[0, uav], taken[0, uav] = bool(reading.bits.size), True
         view = env.fusion.view(state, frames.new_ones(1), frames)
-        env.fusion.fuse_global(state, view, None if move else env.config.mapping.prior)
+        env.fusion.fuse_global(state, view, None if move else env.prior)
         log.add(state, taken)
     return _without_returns(log, "team")
 

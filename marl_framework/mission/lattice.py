@@ -74,16 +74,20 @@ class Lattice:
         offsets: lattice step of each of the A = `num_actions` actions, [A, 3] int64.
         costs: cost of each action without wind, [A] float64.
         sectors: division of the area into one sector per UAV.
+        field: positions of the field, [X, Y] bool; None if it has all, or missions draw fields.
     """
 
-    def __init__(self, config: Config, device: torch.device | str) -> None:
+    def __init__(
+        self, config: Config, device: torch.device | str, field: Tensor | None = None
+    ) -> None:
         self.shape = config.geometry.lattice_shape
         self.spacing = config.experiment.constraints.spacing
         self.altitudes = torch.tensor(config.geometry.altitudes, dtype=torch.float32, device=device)
         steps = action_offsets(config.experiment.constraints.num_actions)
         self.num_actions = len(steps)
         self.offsets = torch.tensor(steps, device=device)
-        self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device)
+        self.field = None if field is None else field.to(device)
+        self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device, field)
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
         self._has_cost = config.missions.has_cost
