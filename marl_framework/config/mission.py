@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from marl_framework.config import types
 from marl_framework.config.parts import TERRAINS
 
-MOST_AGENTS = 16
+MOST_AGENTS = 128
 """Largest possible number of UAVs."""
 _MIXED = tuple(name for name in TERRAINS if name not in ("raster", "landscape"))
 
@@ -301,6 +301,9 @@ class SearchConfig(PlannerConfig):
     """Share of a sector's entropy that its UAV is assumed to remove while its plan is unknown."""
     presumed_beside_plan: types.Share = 0.0
     """Share of `presumed_share` that is assumed in addition to a plan just received."""
+    horizon: Annotated[int, Field(ge=1, le=1000)] = 1000
+    """Number of moves that a plan looks ahead, at most all moves left; a short horizon also limits
+    the map that is searched."""
     method: Literal["beam", "tree"] = "beam"
     """Search method: beam search over paths, or tree search."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
