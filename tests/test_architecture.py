@@ -33,8 +33,9 @@ KNOW_NO_MISSION = ("kernels", "networks", "algorithms")
 ON_DEVICE = ("mission", "mission/terrains", "observations", "networks", "algorithms")
 HOST_READS = {"item", "cpu", "tolist", "numpy"}
 ON_DEVICE_TOO = ("integrations/missions.py", "integrations/torchrl.py", "integrations/coma_loss.py")
-# Rasters and zones are read on the host, once, before any mission.
+# Rasters, zones and fields are read on the host, once, before any mission.
 READS_FILES = (
+    "mission/field_file.py",
     "mission/no_fly_zones.py",
     "mission/terrains/raster_file.py",
     "mission/terrains/geotiff.py",

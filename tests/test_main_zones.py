@@ -15,7 +15,7 @@ import torch
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation.comparison import prepare
-from marl_framework.evaluation.figures import zone_outlines
+from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.export import main as export
 from marl_framework.integrations.missions import Missions
 from marl_framework.main import main

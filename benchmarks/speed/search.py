@@ -30,8 +30,9 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap
-from marl_framework.planners.search.planner import PathSearch, SearchPlanner
+from marl_framework.planners.search.planner import SearchPlanner
 from marl_framework.planners.search.tree import Tree, TreeSearch
+from marl_framework.planners.search.windows import PathSearch
 
 MISSIONS, LEAVES = (1, 64, 1024), (1, 8, 32)
 QUICK_MISSIONS, QUICK_LEAVES, QUICK_SIMULATIONS = (1, 64), (1, 8, 32), 64

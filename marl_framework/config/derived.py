@@ -60,7 +60,7 @@ class MissionRanges:
         has_cost: whether a cost limit applies.
         has_crashes: whether UAVs may crash.
         has_delays: whether messages may arrive late.
-        has_zones: whether there are no-fly zones or obstacles.
+        has_zones: whether a field, no-fly zones or obstacles close moves.
         drawn_keys: keys with more than one value; each mission draws one.
         keys_that_end_missions: keys that make missions end at different times.
         has_inactive: whether UAVs may be inactive.
@@ -68,7 +68,7 @@ class MissionRanges:
         episode_length: number of moves of the longest mission, T = budget + 1.
     """
 
-    def __init__(self, experiment: ExperimentConfig) -> None:
+    def __init__(self, experiment: ExperimentConfig, field: str | None = None) -> None:
         limits, uav = experiment.constraints, experiment.uav
         cost = limits.cost.limit
         self.team_sizes = choices(experiment.missions.n_agents)
@@ -77,7 +77,8 @@ class MissionRanges:
         self.has_cost = cost is not None
         self.has_crashes = max(choices(uav.crash_rate)) > 0
         self.has_delays = max(choices(uav.delay)) > 0
-        self.has_zones = limits.no_fly_zones is not None or limits.obstacles.number > 0
+        has_polygons = field is not None or limits.no_fly_zones is not None
+        self.has_zones = has_polygons or limits.obstacles.number > 0
         values = {
             "experiment.missions.n_agents": self.team_sizes,
             "experiment.constraints.budget": self.budgets,

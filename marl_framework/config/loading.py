@@ -24,7 +24,7 @@ EXTENDS = "extends"
 """Key that names the params file on which a params file is based."""
 _AREA, _SIDES = "environment.area", ("environment.x_dim", "environment.y_dim")
 MISSION = (
-    *("sensor", "mapping", *_SIDES, _AREA),
+    *("sensor", "mapping", *_SIDES, _AREA, "environment.field"),
     *(f"experiment.{name}" for name in ("constraints", "uav", "missions")),
 )
 """Sections and keys that define a mission, independent of policy and reward."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from marl_framework.config import types
 from marl_framework.config.parts import TERRAINS
 
-MOST_AGENTS = 16
+MOST_AGENTS = 128
 """Largest possible number of UAVs."""
 _MIXED = tuple(name for name in TERRAINS if name not in ("raster", "landscape"))
 
@@ -41,6 +41,9 @@ class EnvironmentConfig(types.Section):
     """Side of the area along y [m]."""
     area: Annotated[tuple[AreaConfig, ...], Field(min_length=1, max_length=100)] | None = None
     """Areas that rollouts draw from, instead of x_dim and y_dim; null = one area."""
+    field: types.Text | None = None
+    """GeoJSON file of the part of the area to map, whose extent replaces x_dim, y_dim and
+    `deployment.origin`; `random` = each mission draws a polygon; null = the whole area."""
 
 
 class FieldOfViewConfig(types.Section):
@@ -314,6 +317,9 @@ class SearchConfig(PlannerConfig):
     """Share of a sector's entropy that its UAV is assumed to remove while its plan is unknown."""
     presumed_beside_plan: types.Share = 0.0
     """Share of `presumed_share` that is assumed in addition to a plan just received."""
+    horizon: Annotated[int, Field(ge=1, le=1000)] = 1000
+    """Number of moves that a plan looks ahead, at most all moves left; a short horizon also limits
+    the map that is searched."""
     method: Literal["beam", "tree"] = "beam"
     """Search method: beam search over paths, or tree search."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24

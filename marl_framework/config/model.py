@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import KEY as FIELD
+from marl_framework.config.field import RANDOM, with_area
 from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.learning import (
     ComputeConfig,
@@ -92,7 +94,7 @@ class Config(Section):
     @property
     def missions(self) -> MissionRanges:
         """Values that missions draw from."""
-        return MissionRanges(self.experiment)
+        return MissionRanges(self.experiment, self.environment.field)
 
     @property
     def schedule(self) -> Schedule:
@@ -150,9 +152,15 @@ class Config(Section):
         update = {"missions": missions, "constraints": constraints}
         return self.model_copy(update={"experiment": experiment.model_copy(update=update)})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _area_follows_the_field(cls, sections: Any) -> Any:
+        return with_area(sections)
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         _check_areas(self)
+        _check_random_field(self)
         _check_noise(self)
         if self.experiment.policy == "coverage":
             coverage_level(self)
@@ -215,6 +223,21 @@ def _check_lattice(config: Config) -> None:
         raise ValueError(
             f"experiment.missions.n_agents {config.missions.most_agents} exceeds the "
             f"{x} x {y} = {x * y} start cells of the lattice"
+        )
+
+
+def _check_random_field(config: Config) -> None:
+    if config.environment.field != RANDOM:
+        return
+    if config.experiment.constraints.no_fly_zones is not None:
+        raise ValueError(
+            f"{FIELD} random is not supported with experiment.constraints.no_fly_zones; set one "
+            "of them to null, or use experiment.constraints.obstacles"
+        )
+    if config.experiment.missions.start != "random":
+        raise ValueError(
+            f"{FIELD} random requires experiment.missions.start random, "
+            f"got {config.experiment.missions.start}"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Place
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.config.model import Config
 from marl_framework.deployment.schedule import (
@@ -20,10 +21,9 @@ from marl_framework.deployment.schedule import (
     Schedule,
     transit_altitude,
 )
-from marl_framework.evaluation.figures import polygons
+from marl_framework.evaluation.outlines import polygons
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
-from marl_framework.mission.terrains.geotiff import Place
 
 Degrees = list[float]  # (latitude, longitude) in WGS 84
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Place, place_at, require_rasterio
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres
 from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
@@ -24,7 +25,6 @@ from marl_framework.evaluation.flight import FlightRecord, MissionStreams, evalu
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.state import ResetDraws
-from marl_framework.mission.terrains.geotiff import Place, place_at, require_rasterio
 from marl_framework.mission.terrains.raster import SYMMETRY
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from marl_framework.mission.terrains.geotiff import Array, Place, quiet_rasterio
+from marl_framework.config.geography import Array, Place, quiet_rasterio
 from marl_framework.runs.files import write_json
 
 FRAME = (

@@ -5,10 +5,9 @@ Functions that draw a mission need a record on the CPU that holds the maps of mi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,8 +25,8 @@ from torch import Tensor
 
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import FlightRecord, footprint_masks
+from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.evaluation.statistics import standard_error
-from marl_framework.mission.no_fly_zones import Zone
 
 Array = np.ndarray[Any, Any]
 LineStyle = Literal["-", "--"]
@@ -157,6 +156,8 @@ def draw_terrain(axes: Axes, record: FlightRecord) -> None:
     rows, cols = truth.shape
     image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
     unseen = ~footprint_masks(footprints.flatten(0, 1), (rows, cols)).any(dim=0)
+    if record.inside is not None:
+        unseen &= record.inside[0]
     overlay = np.zeros((cols, rows, 4))
     overlay[unseen.T.numpy()] = to_rgba(_UNSEEN, _UNSEEN_ALPHA)
     axes.imshow(overlay, origin="lower", extent=image.get_extent(), interpolation="nearest")
@@ -332,63 +333,8 @@ def set_limits(axes: Axes, config: Config) -> None:
     axes.set(xlim=(-0.03 * x, 1.03 * x), ylim=(-0.03 * y, 1.03 * y))
 
 
-class Outline(NamedTuple):
-    """One closed polygon."""
-
-    rings: list[list[list[float]]]
-    """Border and holes as points (x, y) [m] of the area; the last point repeats the first."""
-    floor: float
-    """Lowest closed altitude [m]."""
-    height: float
-    """Highest closed altitude [m]; inf if there is no upper limit."""
-
-    @property
-    def label(self) -> str:
-        """Description of the closed altitudes."""
-        top = "up" if math.isinf(self.height) else f"to {self.height:.3g} m"
-        return f"closed from {self.floor:.3g} m {top}"
-
-
-def polygons(
-    zone: Zone, origin: tuple[float, float], size: tuple[float, float], margin: float = 0.0
-) -> list[Any]:
-    """Return a zone's polygons within a window of `size` [m], and a `margin` [m] around it.
-
-    Coordinates are relative to the window's lower left corner, `origin` [m].
-    """
-    import shapely
-    from shapely.affinity import translate
-
-    x, y = origin
-    window = shapely.box(x - margin, y - margin, x + size[0] + margin, y + size[1] + margin)
-    parts = shapely.get_parts(translate(zone.shape.intersection(window), -x, -y))
-    return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]
-
-
-def zone_outlines(record: FlightRecord) -> list[Outline]:
-    """Return the outlines of zones and obstacles in the area of a single-mission record."""
-    outlines = []
-    if record.zones is not None:
-        area, origin = record.config.environment, (0.0, 0.0)
-        if record.zones.follows_windows and record.window_origins is not None:
-            origin = tuple(record.window_origins[0].tolist())
-        for zone in record.zones.zones:
-            for part in polygons(zone, origin, (area.x_dim, area.y_dim)):
-                rings = [
-                    [[float(x), float(y)] for x, y in ring.coords]
-                    for ring in (part.exterior, *part.interiors)
-                ]
-                outlines.append(Outline(rings, zone.floor, zone.height))
-    boxes = [] if record.boxes is None else record.boxes[0].tolist()
-    for x0, x1, y0, y1, height in boxes:
-        if not math.isnan(height):
-            ring = [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
-            outlines.append(Outline([ring], 0.0, height))
-    return outlines
-
-
 def draw_zones(axes: Axes, record: FlightRecord) -> None:
-    """Draw the zones and obstacles of a mission as hatched polygons."""
+    """Draw zones, obstacles and the area outside the field as hatched polygons."""
     for outline in zone_outlines(record):
         curve = Curve.make_compound_path(*(Curve(ring, closed=True) for ring in outline.rings))
         axes.add_patch(

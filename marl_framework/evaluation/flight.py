@@ -71,6 +71,8 @@ class FlightRecord:
     terrain."""
     boxes: Tensor | None = None
     """Obstacles (x0, x1, y0, y1, height) [m], [E, K, 5] float64, padded with NaN."""
+    inside: Tensor | None = None
+    """Cells of the field of the first M missions, [M, R, C] bool; None without fields."""
     zones: NoFlyZones | None = None
 
     def alone(self, index: int) -> FlightRecord:
@@ -171,10 +173,12 @@ class FlightLog:
         self._places: list[Tensor] = []
         self._actives: list[Tensor] = []
         self._footprints: list[Tensor] = []
+        self._inside = state.inside.clone() if env.fields is not None else None
         self._seen = torch.zeros_like(state.truth)
         self._film: list[Tensor] = []
         self._rounds: list[dict[str, Tensor]] = []
-        self._add_belief(torch.full_like(state.global_belief, env.config.mapping.prior))
+        blank = torch.full_like(state.global_belief, env.config.mapping.prior)
+        self._add_belief(blank if self._inside is None else blank * self._inside)
 
     def add(self, state: MissionState, active: Tensor) -> None:
         """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
@@ -185,12 +189,14 @@ class FlightLog:
         for uav, footprints in enumerate(self._footprints[-1].unbind(1)):  # no tensor [E, N, R, C]
             masks = footprint_masks(footprints, self._env.camera.shape)
             self._seen |= masks & read[:, uav, None, None]
+        if self._inside is not None:
+            self._seen &= self._inside
         self._belief = state.global_belief
         self._add_belief(state.global_belief)
 
     def _add_belief(self, belief: Tensor) -> None:
-        metrics = map_metrics(belief, self._truth, self._seen)
-        self._rounds.append({**metrics, "coverage": coverage(self._seen)})
+        metrics = map_metrics(belief, self._truth, self._seen, self._inside)
+        self._rounds.append({**metrics, "coverage": coverage(self._seen, self._inside)})
         self._film.append(belief[: self._kept].half())
 
     def record(
@@ -223,6 +229,7 @@ class FlightLog:
             planning_seconds=[seconds],
             window_origins=self._origins,
             boxes=self._boxes,
+            inside=None if self._inside is None else self._inside[: self._kept],
             zones=env.zones,
         )
 

@@ -29,9 +29,10 @@ def roi_entropy(belief: Tensor, truth: Tensor) -> Tensor:
     return total / count(truth).clamp(min=1).to(belief.dtype)
 
 
-def coverage(seen: Tensor) -> Tensor:
-    """Return the share of cells that were read, [E] float32."""
-    return count(seen).to(torch.float32) / (seen.shape[-2] * seen.shape[-1])
+def coverage(seen: Tensor, inside: Tensor | None = None) -> Tensor:
+    """Return the share of cells that were read, [E] float32; for `inside` see `map_metrics`."""
+    cells = seen.shape[-2] * seen.shape[-1] if inside is None else count(inside)
+    return count(seen).to(torch.float32) / cells
 
 
 def calibration_error(belief: Tensor, truth: Tensor, seen: Tensor) -> Tensor:
@@ -50,18 +51,24 @@ def calibration_error(belief: Tensor, truth: Tensor, seen: Tensor) -> Tensor:
     return sums.sum(1).abs().sum(1) / count(seen).clamp(min=1).to(belief.dtype)
 
 
-def map_metrics(belief: Tensor, truth: Tensor, seen: Tensor) -> dict[str, Tensor]:
+def map_metrics(
+    belief: Tensor, truth: Tensor, seen: Tensor, inside: Tensor | None = None
+) -> dict[str, Tensor]:
     """Return all metrics by name, [E] each, computed in chunks of missions for speed.
 
-    `rmse` is the root mean squared error and `mll` the mean log loss [nat] over the whole map;
+    `inside` marks the cells that count, [E, R, C] bool; None for all. The others must be neither
+    of interest nor seen. `rmse` is the root mean squared error and `mll` the mean log loss [nat];
     `wrmse` and `wmll` are the same over the ROI cells. `brier` is the Brier score, the mean squared
     error over the cells read. For `f1` see `accuracy.f1`, for `ece` see `calibration_error`.
     """
-    parts = [_chunk_metrics(*chunk) for chunk in chunks(belief, truth, seen)]
+    maps = (belief, truth, seen) if inside is None else (belief, truth, seen, inside)
+    parts = [_chunk_metrics(*chunk) for chunk in chunks(*maps)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _chunk_metrics(belief: Tensor, truth: Tensor, seen: Tensor) -> dict[str, Tensor]:
+def _chunk_metrics(
+    belief: Tensor, truth: Tensor, seen: Tensor, inside: Tensor | None = None
+) -> dict[str, Tensor]:
     """Return all metrics of a few missions; compute each logarithm only once."""
     roi = truth.to(belief.dtype)
     weight = roi / count(truth).clamp(min=1).to(belief.dtype)[:, None, None]
@@ -71,15 +78,20 @@ def _chunk_metrics(belief: Tensor, truth: Tensor, seen: Tensor) -> dict[str, Ten
     errors = (belief - roi).square_()
     entropies = log_q.lerp_(log_p, p)  # p·log p + (1 - p)·log(1 - p)
 
+    def mean(values: Tensor) -> Tensor:
+        if inside is None:
+            return values.mean(dim=(-2, -1))
+        return (values * inside).sum(dim=(-2, -1)) / count(inside).to(belief.dtype)
+
     def mean_over_roi(values: Tensor) -> Tensor:
         return (values * weight).sum(dim=(-2, -1))
 
     return {
         "roi_entropy": mean_over_roi(entropies) / -math.log(2),
         "f1": f1(belief, truth),
-        "rmse": errors.mean(dim=(-2, -1)).sqrt(),
+        "rmse": mean(errors).sqrt(),
         "wrmse": mean_over_roi(errors).sqrt(),
-        "mll": -likelihoods.mean(dim=(-2, -1)),
+        "mll": -mean(likelihoods),
         "wmll": -mean_over_roi(likelihoods),
         "ece": calibration_error(belief, truth, seen),
         "brier": (errors * seen).sum(dim=(-2, -1)) / count(seen).clamp(min=1).to(belief.dtype),

@@ -18,8 +18,9 @@ import torch
 from matplotlib.colors import to_hex
 from torch import Tensor
 
-from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines, zone_outlines
+from marl_framework.evaluation.figures import BELIEF_COLOURS, uav_lines
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.outlines import OUTSIDE, zone_outlines
 from marl_framework.kernels.cells import area_pool, lattice_weights
 from marl_framework.runs.files import atomic_file, strict
 
@@ -99,6 +100,9 @@ def _collect_data(
     covered = (rows * config.geometry.cell_size[0], cols * config.geometry.cell_size[1])
     scale = matplotlib.colormaps[BELIEF_COLOURS]
     truth = _average_maps(first.truth[0].float(), shape) > 0.5
+    zones = zone_outlines(first)
+    closed = [OUTSIDE] if any(zone.is_field for zone in zones) else []
+    closed += ["no-fly zone or obstacle"] if any(not zone.is_field for zone in zones) else []
     rounds = max(record.film.shape[1] for record in records.values())
     return {
         "size": [config.environment.x_dim, config.environment.y_dim],
@@ -107,7 +111,8 @@ def _collect_data(
         "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
         "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
         "lines": _LINES,
-        "zones": [{"rings": zone.rings, "label": zone.label} for zone in zone_outlines(first)],
+        "zones": [{"rings": zone.rings, "label": zone.label} for zone in zones],
+        "closed": " or ".join(closed),
         "truth": _pack(truth.numpy().astype(np.uint8)) if shows_truth else None,
         "policies": [_policy_data(name, record, shape, rounds) for name, record in records.items()],
     }

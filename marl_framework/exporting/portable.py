@@ -21,7 +21,7 @@ from marl_framework.observations.builder import ObservationBuilder
 
 _UNLIMITED_RANGE = 1e9  # [m], as JSON has no infinity
 _UNSUPPORTED = {
-    "has_zones": "--set experiment.constraints.no_fly_zones=null "
+    "has_zones": "--set environment.field=null --set experiment.constraints.no_fly_zones=null "
     "--set experiment.constraints.obstacles.number=0",
     "has_cost": "--set experiment.constraints.cost.limit=null",
     "has_crashes": "--set experiment.uav.crash_rate=0",

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import place_at, require_rasterio
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.frame_camera import FrameReader
 from marl_framework.flying.frame_files import Frame, FrameFolder, UnusableFrameError
 from marl_framework.flying.messages import Bits
 from marl_framework.mission.camera import Camera
-from marl_framework.mission.terrains.geotiff import place_at, require_rasterio
 from marl_framework.mission.terrains.raster import upsample
 from marl_framework.mission.terrains.raster_file import RasterMap, check_threshold, read_raster
 

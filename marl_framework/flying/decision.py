@@ -30,8 +30,8 @@ class PilotedLattice(Lattice):
         unsafe: actions that the pilot's UAV must not choose.
     """
 
-    def __init__(self, config: Config, device: torch.device | str, uav: int) -> None:
-        super().__init__(config, device)
+    def __init__(self, own: MissionEnvironment, uav: int) -> None:
+        super().__init__(own.config, own.device, own.lattice.field)
         self._uav = uav
         self.announced: dict[int, int] = {}
         self.unsafe: list[int] = []
@@ -85,7 +85,7 @@ class Decider:
         own = copy.copy(environment)
         own.config, own.has_inactive = _expect_crashes(environment.config), True
         self._uav, self._generator = uav, generator
-        self._lattice = own.lattice = PilotedLattice(own.config, own.device, uav)
+        self._lattice = own.lattice = PilotedLattice(own, uav)
         self._offsets: list[Place] = [(x, y, z) for x, y, z in own.lattice.offsets.tolist()]
         self._planner = make_planner(own)
         if isinstance(self._planner, SharingPlanner):

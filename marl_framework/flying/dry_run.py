@@ -228,7 +228,9 @@ def record_of(world: World, readings: Iterable[Reading], last: int, name: str) -
     env = world.environment
     state = env.empty_state()
     log = FlightLog(env, world.reset, world.start)
-    state.positions.copy_(world.start.positions)
+    for name in ("positions", "inside", "counted"):
+        getattr(state, name).copy_(getattr(world.start, name))
+    env.blank(state)
     taken_at = {(each.envelope.move, each.envelope.sender): each for each in readings}
     for move in range(last + 1):
         frames, taken = torch.zeros(2, 1, env.n_agents, dtype=torch.bool)
@@ -240,7 +242,7 @@ def record_of(world: World, readings: Iterable[Reading], last: int, name: str) -
                 state.readings[0, uav] = lay(env.camera, reading.place, reading.bits)
                 frames[0, uav], taken[0, uav] = bool(reading.bits.size), True
         view = env.fusion.view(state, frames.new_ones(1), frames)
-        env.fusion.fuse_global(state, view, None if move else env.config.mapping.prior)
+        env.fusion.fuse_global(state, view, None if move else env.prior)
         log.add(state, taken)
     return _without_returns(log, name)
 

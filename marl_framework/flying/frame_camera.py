@@ -17,7 +17,9 @@ from kornia.geometry.transform import remap
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from marl_framework.config import geography
 from marl_framework.config.flying import CameraConfig
+from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
 from marl_framework.config.parts import DETECTORS, load_part
 from marl_framework.flying.frame_files import (
@@ -32,8 +34,6 @@ from marl_framework.flying.frame_stream import STREAM, FrameStream
 from marl_framework.flying.messages import Bits, Place
 from marl_framework.flying.protocols import Clock, Vehicle
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains import geotiff
-from marl_framework.mission.terrains.geotiff import Array
 
 _KEY = "flying.camera.detector"
 _MOST_SAMPLES = 8  # per cell and axis
@@ -133,7 +133,7 @@ class FrameReader:
         place: location of the map on Earth, for frames in degrees.
     """
 
-    def __init__(self, config: Config, place: geotiff.Place | None = None) -> None:
+    def __init__(self, config: Config, place: geography.Place | None = None) -> None:
         self.settings = config.flying.camera
         name = self.settings.detector
         self._detect: Detector = load_part(DETECTORS.get(name, name), _KEY, "config")(config)
@@ -213,7 +213,7 @@ class FrameCamera:
         self,
         frames: FrameSource,
         environment: MissionEnvironment,
-        place: geotiff.Place | None,
+        place: geography.Place | None,
         clock: Clock,
     ) -> None:
         self._frames, self._reader = frames, FrameReader(environment.config, place)
@@ -255,7 +255,7 @@ class FrameCamera:
 def open_camera(
     spec: str,
     environment: MissionEnvironment,
-    place: geotiff.Place | None,
+    place: geography.Place | None,
     clock: Clock,
     vehicle: Vehicle,
 ) -> Iterator[FrameCamera]:

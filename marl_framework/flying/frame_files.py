@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.mission.terrains.geotiff import Array, Place
+from marl_framework.config.geography import Array, Place
 from marl_framework.mission.terrains.raster_file import decode_image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".npy")

@@ -9,9 +9,9 @@ import cv2
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import CameraConfig
+from marl_framework.config.geography import Array
 from marl_framework.flying.frame_files import Frame, UnusableFrameError
 from marl_framework.flying.protocols import Clock, Status
-from marl_framework.mission.terrains.geotiff import Array
 
 STREAM = "stream:"
 _AGAIN = 1.0  # until a stream that ended is opened again [s]

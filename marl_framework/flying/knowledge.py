@@ -9,7 +9,7 @@ from torch import Tensor
 
 from marl_framework.flying.frames import fits, lay
 from marl_framework.flying.messages import Place, Reading
-from marl_framework.kernels.cells import uncertainty
+from marl_framework.kernels.windows import Footprint
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 
@@ -32,13 +32,11 @@ class Knowledge:
     def __init__(self, uav: int, environment: MissionEnvironment, state: MissionState) -> None:
         self._uav, self._team = uav, environment.n_agents
         self._fusion, self._optics = environment.fusion, environment.camera
-        self._prior = environment.config.mapping.prior
+        self._prior, self._fields = environment.prior, environment.fields
         levels = (1, environment.lattice.shape[2], 2)
         device = environment.device
         state.flip_below = torch.full(levels, _NEVER_FLIPS, dtype=torch.int16, device=device)
-        state.pooled_beliefs.fill_(self._prior)
-        if self._fusion.tracks_uncertainty:
-            state.pooled_uncertainty.fill_(float(uncertainty(torch.tensor(self._prior))))
+        environment.blank(state)
         self.state, self.fused = state, 0
 
     def place(self, uav: int) -> Place:
@@ -79,6 +77,9 @@ class Knowledge:
         state.readings.zero_()
         for sender, reading in taken.items():
             state.readings[0, sender] = lay(self._optics, reading.place, reading.bits)
+        if self._fields is not None:
+            footprint = Footprint(*view.boxes.unbind(-1))
+            self._fields.clear(state, self._optics.window_index(footprint))
         self._fusion.fuse_own(state, view, prior=None if move else self._prior)
         state.beliefs[0, [j for j in range(self._team) if j != uav]] = torch.nan
         self.fused += 1

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from marl_framework.config import geography
 from marl_framework.config.errors import ConfigError
 from marl_framework.deployment.flight_plans import FlightPlan, map_heading, parameters
 from marl_framework.flying.messages import Place
 from marl_framework.flying.protocols import Clock, Status
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains import geotiff
 
 Metres = tuple[float, float, float]
 _REST = 0.3  # speed at rest [m/s]
@@ -62,7 +62,7 @@ class MavsdkVehicle:
         url: str,
         flight: FlightPlan,
         environment: MissionEnvironment,
-        place: geotiff.Place,
+        place: geography.Place,
         clock: Clock,
         patience: float = 60.0,
     ) -> None:

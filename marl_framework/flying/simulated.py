@@ -269,11 +269,11 @@ def simulated_hardware(
 def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:
     """Return what each UAV knows before its first reading: the mission's plan, but no map.
 
-    `start` is the mission at its start; positions, sectors, open moves and limits are taken.
+    `start` is the mission at its start; positions, sectors, field, moves and limits are taken.
     """
     known = (
         *("positions", "sector", "moves", "open_share", "active", "team_size", "budget"),
-        *("limit", "left", "communication_range"),
+        *("limit", "left", "communication_range", "inside", "counted"),
     )
     state = environment.empty_state()
     for name in known:

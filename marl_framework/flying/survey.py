@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from marl_framework.config import geography
 from marl_framework.config.model import Config
 from marl_framework.deployment.survey_files import Survey, write_survey
 from marl_framework.flying.messages import Place
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains import geotiff
 
 
-def area_place(config: Config) -> geotiff.Place | None:
+def area_place(config: Config) -> geography.Place | None:
     """Return where the area of the missions lies: at `deployment.origin`; None if it is unknown.
 
     Windows of a measured map may be turned or mirrored, so their place is unknown, too. Raises
@@ -24,8 +24,8 @@ def area_place(config: Config) -> geotiff.Place | None:
     origin = config.deployment.origin
     if origin is None or "raster" in config.sensor.simulation.kinds:
         return None
-    geotiff.require_rasterio("deployment.origin", "sets the location of the maps")
-    return geotiff.place_at(*origin)
+    geography.require_rasterio("deployment.origin", "sets the location of the maps")
+    return geography.place_at(*origin)
 
 
 def write_belief(

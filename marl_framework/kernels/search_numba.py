@@ -96,6 +96,23 @@ def fly(flights, tables, pull, digits, outcomes):
         total[b] = removed
 
 
+@loop(nogil=True, fastmath=False)
+def advance(places, parents, flies, rows, cols, before, after):
+    """See `search.advance`; rounds as plain operators do."""
+    per_mission = parents.shape[1]
+    for e in range(parents.shape[0]):
+        for b in range(per_mission):
+            left, place = before[e, parents[e, b]], places[e, b]
+            for x in range(left.shape[0]):
+                row = rows[place, x]
+                if row > _ZERO and flies[e]:
+                    for y in range(left.shape[1]):
+                        after[e, b, x, y] = left[x, y] * (_ONE - row * cols[place, y])
+                else:
+                    for y in range(left.shape[1]):
+                        after[e, b, x, y] = left[x, y]
+
+
 @loop(nogil=True, **_FAST)
 def find_repeats(values, ends, tolerance, repeated):
     """See `search.find_repeats`."""

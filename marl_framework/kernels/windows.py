@@ -118,6 +118,7 @@ def read(
     shift: Tensor | None,
     readings: Tensor,
     pooled: Tensor,
+    inside: Tensor | None = None,
 ) -> None:
     """Take a reading with each UAV.
 
@@ -133,14 +134,16 @@ def read(
         readings: +1, -1, or 0 outside the footprint, [E, N, K_x, K_y] int8, written.
         pooled: area means of readings over X × Y parts of each unclipped footprint,
             [E, N, X, Y] float32, written.
+        inside: cells of a field, [E, R, C] bool; others always read -1. None for all.
     """
     if version is not Version.PLAIN:
         run = _read_windows if version is Version.TRITON else load("windows", version).read_windows
         sides = view.optics.sides[view.positions[..., 2]]
-        run(truth, bits, flip_below, view.boxes, sides, shift, view.active, readings, pooled)
+        ground, masks = (truth, bits, flip_below, view.boxes), (shift, inside, view.active)
+        run(*ground, sides, *masks, readings, pooled)
         return
     footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
-    index = footprint.flat_index(window, truth.shape[-1])
+    laid = index = footprint.flat_index(window, truth.shape[-1])
     if shift is not None:
         seen = footprint.cells(window)
         rows, cols = (
@@ -152,6 +155,8 @@ def read(
     false_alarm, miss = flip_below[..., None, None, :].unbind(-1)
     rows, cols = footprint.inside(window, footprint)
     sign = torch.where(interest, bits >= miss, bits < false_alarm).to(torch.int8) * 2 - 1
+    if inside is not None:
+        sign = sign.where(inside.flatten(1).gather(1, laid.flatten(1)).view_as(sign), -1)
     taken = sign * rows.unsqueeze(-1) * cols.unsqueeze(-2)
     readings.copy_(torch.where(view.active.view(-1, 1, 1, 1), taken, readings))
     pooled.copy_(pool_readings(view.optics, view.positions, readings))
@@ -324,6 +329,8 @@ class Sizes(NamedTuple):
     """Whether the kernel draws random bits from keys."""
     shifts: bool = False
     """Whether cells beside the footprints are read."""
+    field: bool = False
+    """Whether there are cells outside a field."""
     blank: bool = False
     """Whether beliefs are reset to the prior first."""
     team: bool = False
@@ -351,14 +358,17 @@ def _read_windows(
     boxes: Tensor,
     sides: Tensor,
     shift: Tensor | None,
+    inside: Tensor | None,
     active: Tensor,
     readings: Tensor,
     pooled: Tensor,
 ) -> None:
     """See `read`; `sides` are [E, N, 2]."""
-    flags = {"keys": bits.dtype == torch.int64, "shifts": shift is not None}
-    given = sides if shift is None else shift  # a placeholder that the kernel does not read
-    tensors = truth, bits, flip_below, boxes, sides, given, active, readings, pooled
+    keys = bits.dtype == torch.int64
+    flags = {"keys": keys, "shifts": shift is not None, "field": inside is not None}
+    # Placeholders that the kernel does not read.
+    given = sides if shift is None else shift, truth if inside is None else inside
+    tensors = truth, bits, flip_below, boxes, sides, *given, active, readings, pooled
     check_contiguous(*tensors)
     sizes = Sizes.of(readings, truth, pooled, **flags)
     launch("windows.read", (pooled.shape[:3].numel(),), *tensors, S=sizes, **_OPTIONS)

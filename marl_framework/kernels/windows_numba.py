@@ -21,10 +21,12 @@ _HALF = np.float32(0.5)
 
 def read_windows(*arguments: Any) -> None:
     """See `windows.read`."""
-    *before, shift, active, readings, pooled = arguments
+    truth, *before, shift, inside, active, readings, pooled = arguments
     if shift is None:
         shift = torch.zeros(*readings.shape[:2], 2, dtype=torch.int64)
-    read_loop(*views(*before, shift, active, readings, pooled))
+    field = truth if inside is None else inside  # without a field, not read
+    tensors = truth, *before, shift, field, active, readings, pooled
+    read_loop(*views(*tensors), inside is not None)
 
 
 def fuse_own(*arguments: Any) -> None:
@@ -46,18 +48,20 @@ def fuse_global(*arguments: Any) -> Tensor:
 
 
 @loop(parallel=True)
-def read_loop(truth, bits, flip_below, boxes, sides, shift, active, readings, pooled):
+def read_loop(
+    truth, bits, flip_below, boxes, sides, shift, inside, active, readings, pooled, has_field
+):
     """See `windows.read`."""
     n = boxes.shape[1]
     for task in prange(boxes.shape[0] * n):
         e, i = task // n, task % n
         if active[e]:
             seen = bits[e, i], flip_below[e, i], boxes[e, i], sides[e, i], shift[e, i]
-            _read(truth[e], *seen, readings[e, i], pooled[e, i])
+            _read(truth[e], *seen, inside[e], has_field, readings[e, i], pooled[e, i])
 
 
 @njit(**FAST)
-def _read(truth, bits, flip_below, box, sides, shift, signs, pooled):
+def _read(truth, bits, flip_below, box, sides, shift, inside, has_field, signs, pooled):
     """Take one reading and average it over the parts of the unclipped footprint square."""
     signs[:, :] = 0
     pooled[:, :] = 0.0
@@ -79,6 +83,9 @@ def _read(truth, bits, flip_below, box, sides, shift, signs, pooled):
             for c in range(seen.size):
                 moved[c] = line[min(max(first + c + shift[1], 0), line.size - 1)]
             _sign_row(moved, drawn, miss, false_alarm, seen)
+        if has_field:
+            for c in range(seen.size):
+                seen[c] = seen[c] if inside[r, first + c] else np.int8(-1)
         if fine:
             for c in range(seen.size):
                 read[c] = np.float32(seen[c])

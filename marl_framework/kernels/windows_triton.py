@@ -45,7 +45,9 @@ def window_bits(key, i, rows, first_col, S: tl.constexpr):
 
 
 @triton.jit
-def read(truth, bits, flip_below, boxes, sides, shift, active, readings, pooled, S: tl.constexpr):
+def read(
+    truth, bits, flip_below, boxes, sides, shift, field, active, readings, pooled, S: tl.constexpr
+):
     """See `windows.read`; a program handles one row of parts of an unclipped footprint.
 
     Cells that two rows of parts share are read twice and written once.
@@ -100,6 +102,9 @@ def read(truth, bits, flip_below, boxes, sides, shift, active, readings, pooled,
                     drawn = tl.load(bits + window + at, mask=inside, other=0)
                 flipped = drawn < tl.where(interest, flip_interest, flip_other)
                 sign = tl.where(inside, tl.where(interest != flipped, 1, -1), 0)
+                if S.field:
+                    counted = field + e * (S.R * S.C) + (rows[:, None] * S.C + cols[None, :])
+                    sign = tl.where(tl.load(counted, mask=inside, other=1) != 0, sign, -1)
                 begins = (rows < high) & ((rows - top) * S.X // side_x == x)
                 tl.store(
                     readings + window + at,

@@ -22,6 +22,8 @@ from marl_framework.kernels.windows import pool_readings
 from marl_framework.kernels.words import random_words
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.disturbances import NUMBERS, Disturbances
+from marl_framework.mission.field import NUMBERS as FIELD_NUMBERS
+from marl_framework.mission.field import find_fields, find_tables
 from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import find_zones
@@ -73,6 +75,8 @@ class MissionEnvironment:
         has_inactive: whether UAVs may be inactive, see `MissionState.active`.
         lattice, camera, fusion, terrain, obstacles, disturbances, radio: components.
         zones: no-fly zones; None if there are none.
+        fields: parts of the area that missions map; None if they map it all.
+        prior: value to which the first fusion resets beliefs; None if `blank` has done that.
         generator: random generator of all draws; absent on the meta device.
     """
 
@@ -91,14 +95,21 @@ class MissionEnvironment:
         self.n_agents = config.missions.most_agents
         self.episode_length = config.missions.episode_length
         self.has_inactive = config.missions.has_inactive
-        self.lattice = Lattice(config, device)
+        tables = find_tables(config, split)
+        self.lattice = Lattice(config, device, None if tables is None else tables.positions)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
-        self.zones = find_zones(config, self.terrain, split)
+        self.fields = find_fields(config, self.lattice, split, tables)
+        in_field = None if tables is None else tables.moves
+        self.zones = find_zones(config, self.terrain, split, in_field)
         self.obstacles = Obstacles(config, self.lattice, split)
         self._needs_moves = self.zones is not None and self.zones.follows_windows
-        self._moves_differ = self._needs_moves or self.obstacles.number > 0
+        self._random_fields = None if self.fields is None else self.fields.random
+        differ = self._needs_moves or self.obstacles.number > 0
+        self._moves_differ = differ or self._random_fields is not None
         self._moves = self.lattice.table()  # moves that are open in all missions
+        if in_field is not None:
+            self._moves = in_field.to(device)
         if self.zones is not None and not self._needs_moves:
             self._moves = self.zones.moves().to(device)
         self.fusion = Fusion(config, self.camera)
@@ -106,13 +117,19 @@ class MissionEnvironment:
         self.radio = Radio(config, self.lattice, self.fusion)
         self._all = torch.ones(num_envs, dtype=torch.bool, device=device)
         self._words: Tensor | None = None
-        self._prior = config.mapping.prior
+        prior = config.mapping.prior
+        self.prior = prior if self.fields is None else None
         cells = self.camera.shape[0] * self.camera.shape[1]
         self._reward = TeamReward(config.experiment.reward, cells)
-        prior = torch.tensor(self._prior, dtype=torch.float64)  # on the host
-        self._blank_entropy = cells * float(entropy(prior))
-        self._blank_weighted_entropy = cells * float(weighted_entropy(prior))
-        self._blank_uncertainty = float(uncertainty(prior.float()))
+        blank = torch.tensor(prior, dtype=torch.float64)  # on the host
+        self._blank = {  # averages and sums of beliefs before any reading
+            **dict.fromkeys(("pooled_beliefs", "pooled_global"), prior),
+            "entropy": cells * float(entropy(blank)),
+            "weighted_entropy": cells * float(weighted_entropy(blank)),
+        }
+        if self.fusion.tracks_uncertainty:
+            names = "pooled_uncertainty", "pooled_global_uncertainty"
+            self._blank |= dict.fromkeys(names, float(uncertainty(blank.float())))
         missions, uav = config.missions, config.experiment.uav
         ranges = choices(uav.communication_range)
         self._values = {  # name of a draw: field of the state, and values to choose from
@@ -180,6 +197,8 @@ class MissionEnvironment:
         # New draws come last, so that old seeds give the same missions.
         boxes = self._uniform(self.num_envs, self.obstacles.number, BOX_NUMBERS)
         drawn |= self.disturbances.draw(self._uniform, self.num_envs, self.n_agents)
+        if self._random_fields is not None:
+            drawn["field"] = self._uniform(self.num_envs, FIELD_NUMBERS)
         return ResetDraws(terrain, start, range_choice, self._disturb(first), boxes, **drawn)
 
     def _disturb(self, draws: StepDraws) -> StepDraws:
@@ -221,6 +240,9 @@ class MissionEnvironment:
         if self._has_cost:
             assign(state.left, state.limit, mask)
         fixed = self._moves.unsqueeze(0) if draws.moves is None else draws.moves
+        if self._random_fields is not None:
+            assert draws.field is not None
+            fixed = self._random_fields.moves(draws.field)
         if draws.moves is None and self._needs_moves:
             raise ValueError("draws.moves: required for zones over map windows; set the open moves")
         sizes = state.team_size
@@ -232,6 +254,9 @@ class MissionEnvironment:
             self.terrain.build(draws.terrain, out=state.truth)
         else:
             assign(state.truth, self.terrain.build(draws.terrain), mask)
+        if self.fields is not None:
+            self.fields.begin(state, draws, mask)
+            state.truth.logical_and_(state.inside)
         assign(state.positions, positions, mask)
         if self._moves_differ:
             boxes = self.obstacles.boxes(draws.boxes, positions)
@@ -239,17 +264,11 @@ class MissionEnvironment:
             assign(state.moves, moves, mask)
             assign(state.open_share, self.lattice.open_share(moves), mask)
         fill(state.t, 0, mask)
-        for pooled in (state.pooled_beliefs, state.pooled_global):
-            fill(pooled, self._prior, mask)
-        if self.fusion.tracks_uncertainty:
-            for pooled in (state.pooled_uncertainty, state.pooled_global_uncertainty):
-                fill(pooled, self._blank_uncertainty, mask)
-        fill(state.entropy, self._blank_entropy, mask)
-        fill(state.weighted_entropy, self._blank_weighted_entropy, mask)
+        self.blank(state, mask)
         self.disturbances.begin(state, draws, mask)
         self.radio.send(state, draws.first, mask, first=True)
         started = self._all if mask is None else mask
-        self._fuse(state, draws.first, started, blank=True)
+        self._fuse(state, draws.first, started, blank=self.prior is not None)
         self._reward.begin(state)
         return state
 
@@ -289,6 +308,14 @@ class MissionEnvironment:
             terminated = ~state.active.any(1)
         truncated = torch.zeros_like(terminated)
         return StepResult(reward, utility.absolute, utility.relative, terminated, truncated)
+
+    def blank(self, state: MissionState, mask: Tensor | None = None) -> None:
+        """Set averages and sums to those before any reading; with a field, beliefs as well."""
+        if self.fields is not None:
+            self.fields.blank(state, self._blank, mask)
+            return
+        for name, value in self._blank.items():
+            fill(getattr(state, name), value, mask)
 
     # Parts of a step ----------------------------------------------------------------------
 
@@ -335,6 +362,8 @@ class MissionEnvironment:
             pooled = area_pool(uncertainty(state.global_belief), *self._area)
             state.pooled_global_uncertainty.copy_(pooled)
         left = entropy(state.global_belief)
+        if self.fields is not None:
+            left = left * state.inside
         weighted = interest_weight(state.global_belief) * left
         for total, cells in ((state.entropy, left), (state.weighted_entropy, weighted)):
             total.copy_(cells.flatten(1).sum(1, dtype=torch.float64))
@@ -356,6 +385,8 @@ class MissionEnvironment:
             t=zeros(dtype=torch.int64),
             readings=zeros(n, *self.camera.window, dtype=torch.int8),
             heard=zeros(n, n, dtype=torch.bool),
+            inside=zeros(*((0,) if self.fields is None else self.camera.shape), dtype=torch.bool),
+            counted=zeros(*((0,) if self.fields is None else ()), dtype=torch.float64),
             moves=self._repeat_for_missions(self._moves),
             open_share=self._repeat_for_missions(self.lattice.open_share(self._moves)),
             active=zeros(n, dtype=torch.bool).fill_(True),

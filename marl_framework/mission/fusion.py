@@ -81,7 +81,8 @@ class Fusion:
         else:
             limits = self._camera.optics.flip_below[z]
         taken = state.readings, state.pooled_readings
-        windows.read(self.version, view, state.truth, bits, limits, shift, *taken)
+        inside = state.inside if state.inside.numel() else None
+        windows.read(self.version, view, state.truth, bits, limits, shift, *taken, inside)
 
     def fuse_own(
         self,
@@ -126,4 +127,4 @@ class Fusion:
         shared = state.global_belief, state.pooled_global, state.pooled_global_uncertainty
         maps = Maps(*shared, self.tracks_uncertainty, prior)
         sums = windows.fuse_global(self.version, view, state.readings, maps)
-        return utility(sums, state, self._cells)
+        return utility(sums, state, state.counted if state.counted.numel() else self._cells)

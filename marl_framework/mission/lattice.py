@@ -74,16 +74,20 @@ class Lattice:
         offsets: lattice step of each of the A = `num_actions` actions, [A, 3] int64.
         costs: cost of each action without wind, [A] float64.
         sectors: division of the area into one sector per UAV.
+        field: positions of the field, [X, Y] bool; None if it has all, or missions draw fields.
     """
 
-    def __init__(self, config: Config, device: torch.device | str) -> None:
+    def __init__(
+        self, config: Config, device: torch.device | str, field: Tensor | None = None
+    ) -> None:
         self.shape = config.geometry.lattice_shape
         self.spacing = config.experiment.constraints.spacing
         self.altitudes = torch.tensor(config.geometry.altitudes, dtype=torch.float32, device=device)
         steps = action_offsets(config.experiment.constraints.num_actions)
         self.num_actions = len(steps)
         self.offsets = torch.tensor(steps, device=device)
-        self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device)
+        self.field = None if field is None else field.to(device)
+        self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device, field)
         self._size = torch.tensor(self.shape, device=device)
         self._moves = self.offsets.ne(0).any(-1)  # staying is never allowed
         self._has_cost = config.missions.has_cost
@@ -119,6 +123,12 @@ class Lattice:
     def places(self, positions: Tensor) -> Tensor:
         """Convert lattice indices [..., 3] to flat indices (x·Y + y)·Z + z, [...] int64."""
         return self.cells(positions) * self.shape[2] + positions[..., 2]
+
+    def positions(self, places: Tensor) -> Tensor:
+        """Convert flat indices of `places` [...] to lattice indices, [..., 3] int64."""
+        _, columns, levels = self.shape
+        cells = places // levels
+        return torch.stack((cells // columns, cells % columns, places % levels), dim=-1)
 
     def destinations(self, positions: Tensor) -> Tensor:
         """Return the destination of each action, [..., A, 3]; it may lie off the lattice."""
@@ -229,8 +239,8 @@ class Lattice:
         chosen: list[tuple[Tensor, Tensor]] = []
         taken: list[Tensor] = []
         for i, (mask, goal) in enumerate(zip(allowed.unbind(1), goals, strict=True)):
-            for cell in taken:
-                mask = _exclude(mask, goal == cell)
+            if taken:
+                mask = _exclude(mask, goal, torch.cat(taken, 1))
             chosen.append((choose(i, mask), mask))
             cell = goal.gather(1, chosen[i][0].unsqueeze(1))
             if active is not None and self._has_inactive:
@@ -297,8 +307,14 @@ class Lattice:
         return cells
 
 
-def _exclude(mask: Tensor, conflict: Tensor) -> Tensor:
-    """Mask conflicting actions; if none remains, keep the allowed action of highest index."""
-    remaining = mask & ~conflict
-    highest = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
-    return remaining | (highest & ~remaining.any(-1, keepdim=True))
+def _exclude(mask: Tensor, goals: Tensor, taken: Tensor) -> Tensor:
+    """Mask actions whose `goals` [E, A] are among the J `taken` cells, [E, J].
+
+    If none remains, keep the one whose goal was taken last, and of several the last.
+    """
+    left = torch.arange(taken.shape[1], 0, -1, device=taken.device)  # highest for the first cell
+    conflict = ((goals.unsqueeze(-1) == taken.unsqueeze(1)) * left).amax(-1)  # 0 for free goals
+    least = conflict.masked_fill(~mask, len(left) + 1).amin(-1, keepdim=True)
+    kept = mask & (conflict == least)
+    last = kept & (kept.flip(-1).cumsum(-1).flip(-1) == 1)
+    return torch.where(least == 0, kept, last)

@@ -1,22 +1,16 @@
 """No-fly zones on the host: polygons from a file, and the lattice moves that they close.
 
-A file is a GeoJSON FeatureCollection of polygons in longitude and latitude (WGS 84), or in metres
-if it has `"coordinates": "metres"` next to its features. The properties `floor` and `height` of a
-feature are its lowest and highest closed altitude [m]; by default the ground and the sky.
-Needs shapely, from the extra `geo`.
+For the file see `config.geojson`. The properties `floor` and `height` of a feature are its lowest
+and highest closed altitude [m]; by default the ground and the sky.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,14 +18,14 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Array, Place, place_at, require_rasterio
+from marl_framework.config.geojson import explain, polygon_of, read_polygons, to_metres
 from marl_framework.config.model import Config
 from marl_framework.mission.lattice import Lattice, action_offsets
 from marl_framework.mission.seeding import DEPLOYMENT
-from marl_framework.mission.terrains.geotiff import Array, Place, place_at, require_rasterio
 from marl_framework.mission.terrains.mixture import Terrain
 
 KEY = "experiment.constraints.no_fly_zones"
-_LONGEST_EDGE = 1e-3  # [degrees]; longer edges are curves in metres
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,13 @@ class Zone:
 class NoFlyZones:
     """The zones of a map; `follows_windows` tells whether missions fly windows of that map."""
 
-    def __init__(self, zones: Sequence[Zone], config: Config, follows_windows: bool) -> None:
+    def __init__(
+        self,
+        zones: Sequence[Zone],
+        config: Config,
+        follows_windows: bool,
+        in_field: Tensor | None = None,
+    ) -> None:
         import shapely
 
         self.zones = tuple(zones)
@@ -57,46 +57,21 @@ class NoFlyZones:
         self._config = config
         self._lattice = Lattice(config, "cpu")
         self._altitudes = config.geometry.altitudes
+        self._in_field = self._lattice.table() if in_field is None else in_field
         self._steps = action_offsets(config.experiment.constraints.num_actions)
         for zone in self.zones:
             shapely.prepare(zone.shape)
 
     def moves(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
-        """Return the lattice moves that touch no zone, [X, Y, Z, A] bool on the CPU.
+        """Return the moves in the field that touch no zone, [X, Y, Z, A] bool on the CPU.
 
         `origin` is the lower left corner of the area on the map [m]. Raises ConfigError if a UAV
         cannot start.
         """
-        moves = self._lattice.table() & ~self.closed(origin)
-        self._check_starts(moves, origin)
-        return moves
-
-    def _check_starts(self, moves: Tensor, origin: tuple[float, float]) -> None:
-        """Raise a ConfigError if a start position lies in a zone or has no open move."""
-        start, uavs = self._config.experiment.missions.start, self._config.missions.most_agents
-        free = moves[:, :, -1].any(-1)
+        moves = self._in_field & ~self.closed(origin)
         where = "" if origin == (0.0, 0.0) else f", in the window at {origin[0]:g}, {origin[1]:g} m"
-        if start == "random":
-            if int(free.sum()) < uavs:
-                raise _error(
-                    f"only {int(free.sum())} starts at {self._altitudes[-1]:g} m{where} "
-                    f"have an open move, for {uavs} UAVs; use smaller zones, or lower "
-                    "experiment.missions.n_agents"
-                )
-            return
-        if start == "published" and not free.all():
-            raise _error(
-                f"published starts may lie in a zone{where}; use experiment.missions.start=random"
-            )
-        sizes, spacing = torch.tensor(self._config.missions.team_sizes), self._lattice.spacing
-        starts = self._lattice.start_positions(torch.zeros(len(sizes), free.numel()), sizes)
-        for size, team in zip(sizes.tolist(), starts.tolist(), strict=True):
-            for n, (x, y, _) in enumerate(team[:size], start=1):
-                if not free[x, y]:
-                    raise _error(
-                        f"UAV {n} of {size} starts at {x * spacing:g}, {y * spacing:g} m{where}, "
-                        "in a zone or without an open move; use experiment.missions.start=random"
-                    )
+        check_starts(moves, self._config, self._lattice, KEY, where)
+        return moves
 
     def closed(self, origin: tuple[float, float] = (0.0, 0.0)) -> Tensor:
         """Return the moves that touch a zone or its border, [X, Y, Z, A] bool on the CPU.
@@ -141,6 +116,41 @@ class NoFlyZones:
         return False
 
 
+def check_starts(
+    moves: Tensor, config: Config, lattice: Lattice, key: str, where: str = ""
+) -> None:
+    """Check that all UAVs can start and move on, with open `moves` [X, Y, Z, A] on the CPU.
+
+    Raises:
+        ConfigError: they cannot; the message begins with `key`, and `where` names the window.
+    """
+    start, uavs = config.experiment.missions.start, config.missions.most_agents
+    free = moves[:, :, -1].any(-1)
+    if start == "random":
+        if int(free.sum()) < uavs:
+            raise ConfigError(
+                f"{key}: only {int(free.sum())} starts at {config.geometry.altitudes[-1]:g} m"
+                f"{where} have an open move, for {uavs} UAVs; use smaller zones or a larger field, "
+                "or lower experiment.missions.n_agents"
+            )
+        return
+    if start == "published" and not free.all():
+        raise ConfigError(
+            f"{key}: published starts may lie in a zone or outside the field{where}; "
+            "use experiment.missions.start=random"
+        )
+    sizes, spacing = torch.tensor(config.missions.team_sizes), lattice.spacing
+    starts = lattice.start_positions(torch.zeros(len(sizes), free.numel()), sizes)
+    for size, team in zip(sizes.tolist(), starts.tolist(), strict=True):
+        for n, (x, y, _) in enumerate(team[:size], start=1):
+            if not free[x, y]:
+                raise ConfigError(
+                    f"{key}: UAV {n} of {size} starts at {x * spacing:g}, {y * spacing:g} m"
+                    f"{where}, in a zone, outside the field or without an open move; "
+                    "use experiment.missions.start=random"
+                )
+
+
 def _part_between(
     start: float, climb: float, floor: float, height: float
 ) -> tuple[float, float] | None:
@@ -161,25 +171,26 @@ def _touch(shape: Any, start: Array, end: Array) -> Array:
     return np.asarray(shapely.intersects(shape, shapely.linestrings(np.stack((start, end), -2))))
 
 
-def find_zones(config: Config, terrain: Terrain, split: str) -> NoFlyZones | None:
-    """Read the configured zones, or raise a ConfigError; return None if none are configured."""
+def find_zones(
+    config: Config, terrain: Terrain, split: str, in_field: Tensor | None = None
+) -> NoFlyZones | None:
+    """Read the configured zones, or raise a ConfigError; return None if none are configured.
+
+    `in_field` are the moves within a field, [X, Y, Z, A] bool on the CPU; None for all.
+    """
     name = config.experiment.constraints.no_fly_zones
     if name is None:
         return None
-    try:
-        import_module("shapely")
-    except ImportError as error:
-        raise _error("zones need shapely; pip install 'marl_framework[geo]'") from error
-    tree = _read(name)
-    place = None if tree.get("coordinates") == "metres" else _place(config, terrain, split, name)
+    file = read_polygons(name, KEY)
+    place = None if file.in_metres else _place(config, terrain, split, name)
     zones = []
-    for number, feature in enumerate(tree["features"], start=1):
+    for number, feature in enumerate(file.features, start=1):
         try:
             zones.append(_zone(feature, place))
         except Exception as error:  # shapely raises many types
-            text = " ".join(str(error).split())[:200]
-            raise _error(f"{name}, feature {number}: {text}") from error
-    return NoFlyZones(zones, config, split == DEPLOYMENT and terrain.raster is not None)
+            raise _error(f"{name}, feature {number}: {explain(error)}") from error
+    follows_windows = split == DEPLOYMENT and terrain.raster is not None
+    return NoFlyZones(zones, config, follows_windows, in_field)
 
 
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
@@ -204,35 +215,9 @@ def _error(text: str) -> ConfigError:
     return ConfigError(f"{KEY}: {text}")
 
 
-def _read(name: str) -> Mapping[str, Any]:
-    path = Path(os.path.expanduser(name))
-    if not os.path.isfile(path):
-        raise _error(f"{name} does not exist or is not a file")
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _error(f"{name} cannot be read as GeoJSON: {error}") from error
-    if not isinstance(tree, dict) or tree.get("type") != "FeatureCollection":
-        raise _error(f"{name} is not a GeoJSON FeatureCollection")
-    if not isinstance(tree.get("features"), list) or not tree["features"]:
-        raise _error(f"{name} has no features")
-    if tree.get("coordinates", "metres") != "metres":
-        raise _error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
-    return tree
-
-
 def _zone(feature: Any, place: Place | None) -> Zone:
     """Convert a GeoJSON feature to a zone in metres; raise a ValueError if it is invalid."""
-    import shapely
-    from shapely.geometry import shape
-
-    geometry = feature.get("geometry") if isinstance(feature, dict) else None
-    if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
-        raise ValueError("geometry must be a Polygon or a MultiPolygon")
-    with np.errstate(invalid="ignore"):  # NaN is rejected below
-        polygon = shapely.force_2d(shape(geometry))
-    if polygon.is_empty or not polygon.is_valid:
-        raise ValueError(f"polygon is invalid: {shapely.is_valid_reason(polygon)}")
+    polygon = polygon_of(feature)
     properties = feature.get("properties") or {}
     for name in properties:
         if name not in ("floor", "height") and name.lower() in ("floor", "height"):
@@ -242,10 +227,7 @@ def _zone(feature: Any, place: Place | None) -> Zone:
     if not floor < height:
         raise ValueError(f"height {height:g} must be above floor {floor:g}")
     if place is not None:
-        west, south, east, north = polygon.bounds
-        if west < -180 or east > 180 or south < -90 or north > 90:
-            raise ValueError("coordinates must be longitude, latitude in degrees")
-        polygon = shapely.transform(shapely.segmentize(polygon, _LONGEST_EDGE), place.metres)
+        polygon = to_metres(polygon, place)
     return Zone(polygon, floor, height)
 
 

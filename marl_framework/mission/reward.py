@@ -36,14 +36,15 @@ The function must not copy tensors to the host.
 """
 
 
-def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
+def utility(sums: Tensor, state: MissionState, cells: int | Tensor) -> Utility:
     """Compute the utility of a round of readings; update the entropy sums in `state`.
 
     absolute = mean(w(after)·(H(before) - H(after))) over all cells;
     relative = absolute / mean(w(after)·H(before)), 0 if the denominator is 0
     (Westheider et al. 2023, section III-C).
 
-    `sums` are the results of `windows.fuse_global`, [3, E] float64; `cells` is R·C.
+    `sums` are the results of `windows.fuse_global`, [3, E] float64; `cells` is the number of cells
+    that count, R·C or [E].
     """
     gain, reweighted, removed = sums
     available = state.weighted_entropy + reweighted
@@ -54,12 +55,12 @@ def utility(sums: Tensor, state: MissionState, cells: int) -> Utility:
 
 
 def with_outside(
-    utility: Utility, state: MissionState, cells: int, outside_weight: float
+    utility: Utility, state: MissionState, cells: int | Tensor, outside_weight: float
 ) -> Utility:
     """Return the utility with a relative gain that includes cells outside the region of interest.
 
-    Weights are w₀ + (1 - w₀)·w(after) instead of w(after), where w₀ is `outside_weight`; `cells`
-    is R·C.
+    Weights are w₀ + (1 - w₀)·w(after) instead of w(after), where w₀ is `outside_weight`; for
+    `cells` see `utility`.
     """
     gain = cells * utility.absolute.double().lerp(utility.everywhere.double(), outside_weight)
     left = state.weighted_entropy.lerp(state.entropy, outside_weight)
@@ -92,7 +93,8 @@ class TeamReward:
         """Return the reward of a step; see `Reward`."""
         weight, scale = self._config.outside_weight, self._config.f1_scale
         if weight:
-            utility = with_outside(utility, state, self._cells, weight)
+            cells = state.counted if state.counted.numel() else self._cells
+            utility = with_outside(utility, state, cells, weight)
         if self._custom is None:
             relative, offset = self._config.relative_scale, self._config.relative_offset
             reward = relative * utility.relative + offset

@@ -15,38 +15,54 @@ class Sectors:
     The area is cut across its longer side, in proportion to the number of UAVs on each side, until
     each UAV has a rectangle; if UAVs outnumber positions, some sectors are empty. At each cut, UAVs
     that start further along the side get the far part: a k-d tree of start positions (Bentley 1975,
-    doi 10.1145/361002.361007). `team` is the size N of the largest team; `shape` is (X, Y).
+    doi 10.1145/361002.361007). Only positions of the field count, and only they are in sectors.
+
+    Args:
+        team: size N of the largest team.
+        shape: number of positions, (X, Y).
+        device: device of all tensors.
+        field: positions of the field, [X, Y] bool; None for all.
     """
 
-    def __init__(self, team: int, shape: tuple[int, int], device: torch.device | str) -> None:
+    def __init__(
+        self,
+        team: int,
+        shape: tuple[int, int],
+        device: torch.device | str,
+        field: Tensor | None = None,
+    ) -> None:
         self._depth = (team - 1).bit_length()
         nodes = 2 ** (self._depth + 1)  # of a binary tree; children of node k: 2·k and 2·k + 1
         self._axis = torch.zeros(team + 1, nodes, dtype=torch.int64)
         self._before = torch.full((team + 1, nodes), team)
         self._sector = torch.full((team + 1, nodes), team)
-        self._maps = torch.zeros(team + 1, team + 1, *shape)
+        self._maps = torch.full((team + 1, *shape), -1)  # sector of each position
+        whole = torch.ones(shape, dtype=torch.bool) if field is None else field
         for size in range(1, team + 1):
-            whole = torch.ones(shape, dtype=torch.bool).nonzero().T
-            self._cut(size, 1, size, whole.view(2, *shape), count())
+            self._cut(size, 1, size, whole, self._maps[size], count())
+            self._maps[size][~whole] = -1
         for name in ("_axis", "_before", "_sector", "_maps"):
             setattr(self, name, getattr(self, name).to(device))
 
-    def _cut(self, size: int, node: int, team: int, area: Tensor, numbers: Iterator[int]) -> None:
-        """Divide the positions `area` [2, x, y] among `team` UAVs; the whole team has `size`."""
+    def _cut(
+        self, size: int, node: int, team: int, area: Tensor, maps: Tensor, numbers: Iterator[int]
+    ) -> None:
+        """Divide `area` [x, y] bool among `team` of `size` UAVs; write sectors to `maps` [x, y]."""
         if team == 1:
             sector = next(numbers)
-            self._maps[size, sector, area[0], area[1]] = 1.0
+            maps.fill_(sector)
             while node < self._sector.shape[1]:
                 self._sector[size, node] = sector
                 node *= 2
             return
         first = team // 2
-        axis = 0 if area.shape[1] >= area.shape[2] else 1
-        middle = round(area.shape[1 + axis] * first / team)
+        axis = 0 if area.shape[0] >= area.shape[1] else 1
+        middle = _place_of_cut([int(n) for n in area.sum(1 - axis)], first, team)
         self._axis[size, node], self._before[size, node] = axis, first
-        low, high = area.tensor_split([middle], dim=1 + axis)
-        self._cut(size, 2 * node, first, low, numbers)
-        self._cut(size, 2 * node + 1, team - first, high, numbers)
+        parts = (each.tensor_split([middle], dim=axis) for each in (area, maps))
+        (low, high), (low_maps, high_maps) = parts
+        self._cut(size, 2 * node, first, low, low_maps, numbers)
+        self._cut(size, 2 * node + 1, team - first, high, high_maps, numbers)
 
     def deal(self, starts: Tensor, sizes: Tensor) -> Tensor:
         """Return the index of each UAV's sector, [E, N] int64; N for UAVs beyond the team.
@@ -75,4 +91,19 @@ class Sectors:
             sectors: sector indices from `deal`, [E, N] int64.
             sizes: number of UAVs in each team, [E] int64.
         """
-        return self._maps[sizes.unsqueeze(1), sectors]
+        maps = self._maps[sizes].unsqueeze(1) == sectors[..., None, None]
+        return maps.to(torch.float32)
+
+
+def _place_of_cut(counts: list[int], first: int, team: int) -> int:
+    """Return the row before which `first` of `team` equal shares of the positions end.
+
+    `counts` are the numbers of positions of the rows. Between rows, the nearer end is taken, and
+    the even one of two.
+    """
+    share, before = sum(counts) * first / team, 0
+    for row, number in enumerate(counts):
+        if number and before + number >= share:
+            return round(row + (share - before) / number)
+        before += number
+    return round(len(counts) * first / team)  # without positions

@@ -35,7 +35,7 @@ class Seen:
     """Area means of p·H(p) over `beliefs`, [E, N, X, Y] float32, kept up to date if a network
     sees uncertainty, else 0."""
     open_share: Tensor
-    """Share of the moves on the lattice that zones and obstacles leave open at each (x, y),
+    """Share of the moves on the lattice that field, zones and obstacles leave open at each (x, y),
     [E, X, Y] float32."""
     active: Tensor
     """UAVs that fly now, [E, N] bool; all False when a mission is over. Inactive UAVs stay in
@@ -68,8 +68,15 @@ class MissionState(Seen):
     """Area means of `global_belief`, [E, X, Y] float32, kept up to date."""
     pooled_global_uncertainty: Tensor
     """As `pooled_uncertainty`, for `global_belief`, [E, X, Y] float32."""
+    inside: Tensor
+    """Cells of the mission's field, [E, R, C] bool; size 0 if missions map the whole area. Cells
+    outside are known to be not of interest: their readings are -1, and their beliefs stay below
+    `cells.PROBABILITY_FLOOR`."""
+    counted: Tensor
+    """Number of cells of the field, [E] float64; size 0 if missions map the whole area."""
     moves: Tensor
-    """Actions that lattice, zones and obstacles allow at each position, [E, X, Y, Z, A] bool."""
+    """Actions that lattice, field, zones and obstacles allow at each position, [E, X, Y, Z, A]
+    bool."""
     weighted_entropy: Tensor
     """Sum of w(p)·H(p) over the cells of `global_belief`, [E] float64, kept up to date."""
     entropy: Tensor
@@ -163,6 +170,8 @@ class ResetDraws:
     """Draws for the sensor and the messages of the first reading."""
     boxes: Tensor
     """Draws for K obstacles, [E, K, 5] float32 in [0, 1)."""
+    field: Tensor | None = None
+    """Draws for a field, [E, field.NUMBERS] float32 in [0, 1); None unless missions draw one."""
     moves: Tensor | None = None
     """Moves that no-fly zones leave open, [E, X, Y, Z, A] bool; None if they are the same in all
     missions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -83,11 +84,52 @@ class LatticeView:
         x, y, z = places.unbind(-1)
         self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
         goals = self.lattice.places(self._goals)
-        rows = shares[0][x, z] * reduction[z].unsqueeze(-1)
-        self.tables = Tables(goals, rows, shares[1][y, z], near[0][x], near[1][y])
-        _, rows, cols, near_rows, near_cols = self.tables
-        self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
-        self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
+        shares = [shares[0] * reduction.unsqueeze(-1), shares[1]]
+        # Factors along each axis, of readings and of the entropy around positions, [P, Z, P].
+        self._axes = [
+            (share, weights.unsqueeze(1).expand_as(share))
+            for share, weights in zip(shares, near, strict=True)
+        ]
+        rows, cols = shares[0][x, z], shares[1][y, z]
+        self._store(Tables(goals, rows, cols, near[0][x], near[1][y]))
+
+    def _store(self, tables: Tables) -> None:
+        """Store lookup tables, by action as well if plain operators need that."""
+        self.tables = tables
+        if self.version is not Version.LOOPS:
+            goals, rows, cols, near_rows, near_cols = tables
+            self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
+            self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
+
+    def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int], moves: int) -> LatticeView:
+        """Return the view of one window of the lattice for each of E missions, for searches.
+
+        Window e begins at position (x[e], y[e]) and has U × V positions, `sides`. Position (u, v)
+        of it is (e·U + u, v) of the view, whose maps are [E, …, U, V].
+        """
+        part, (across, along), levels = copy.copy(self), sides, self.lattice.shape[2]
+        part.lattice, part.moves = copy.copy(self.lattice), moves
+        part.lattice.shape = (len(x) * across, along, levels)
+        size, mission = (len(x), across, along, levels), torch.arange(len(x), device=x.device)
+        lattice = torch.tensor(self.lattice.shape, device=x.device)
+        first = torch.stack((x, y, torch.zeros_like(x)), -1)
+        local = torch.cartesian_prod(*(torch.arange(n, device=x.device) for n in size[1:]))
+        goals = first.view(-1, 1, 1, 3) + self.lattice.destinations(local)
+        goals = goals.clamp(min=0).minimum(lattice - 1) - first.view(-1, 1, 1, 3)
+        goals = goals.clamp(min=0).minimum(torch.tensor(size[1:], device=x.device) - 1)
+        goals[..., 0] += across * mission.view(-1, 1, 1)
+        part._goals = goals.flatten(0, 1)
+        tables = []
+        for axis, (start, side) in enumerate(((x, across), (y, along))):
+            at = start.unsqueeze(1) + torch.arange(side, device=x.device)  # [E, side]
+            for table in self._axes[axis]:  # [P, Z, P]
+                window = table[at.unsqueeze(2), :, at.unsqueeze(1)].movedim(-1, 2)
+                window = window.unsqueeze(2 - axis).expand(*size, side)
+                tables.append(window.flatten(0, 3))
+        rows, near_rows, cols, near_cols = tables
+        places = part.lattice.places(part._goals)
+        part._store(Tables(places, rows, cols, near_rows, near_cols))
+        return part
 
     def sums(self, maps: Tensor) -> Tensor:
         """Sum maps [..., R, C] over each position's cells; return [..., X, Y].

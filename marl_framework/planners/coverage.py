@@ -53,6 +53,9 @@ class _Team:
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _trace_path(*(_choose_lanes(*span) for span in spans))
+        if lattice.field is not None:
+            inside = set(map(tuple, lattice.field.nonzero().tolist()))
+            path = [point for point in path if point in inside] or sorted(inside)
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
         self._lanes = _cut_path(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pymavlink import mavutil
 from pymavlink.dialects.v20 import common as mavlink
 
-from marl_framework.mission.terrains.geotiff import Place
+from marl_framework.config.geography import Place
 from tests.flying.processes import free_port
 
 AIRFRAME = "Tools/autotest/default_params/copter.parm"  # in the source tree of ArduCopter

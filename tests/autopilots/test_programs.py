@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.flying.dry_run import make_world, simulate
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.geotiff import place_at
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, mission_config
 from tests.autopilots.programs import PX4, ArduCopter, Program

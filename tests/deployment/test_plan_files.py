@@ -13,9 +13,9 @@ import shapely
 from pymavlink import mavparm, mavwp
 from pymavlink.dialects.v20 import ardupilotmega as mavlink
 
+from marl_framework.config.geography import Place
 from marl_framework.config.mission import DeploymentConfig
 from marl_framework.deployment.flight_plans import map_heading
-from marl_framework.mission.terrains.geotiff import Place
 from tests.deployment.flying import (
     INTO_UTM,
     corner,

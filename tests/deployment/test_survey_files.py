@@ -14,9 +14,9 @@ import rasterio
 import shapely
 import shapely.affinity
 
+from marl_framework.config.geography import place_at
 from marl_framework.config.loading import load_config
 from marl_framework.deployment.survey_files import Survey, line_geometry, write_image
-from marl_framework.mission.terrains.geotiff import place_at
 from tests.deployment.flying import (
     INTO_UTM,
     MAP,

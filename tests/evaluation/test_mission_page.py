@@ -303,6 +303,6 @@ def test_zones_and_obstacles_are_drawn_and_named(tmp_path: Path) -> None:
     assert zones[0]["label"] == "closed from 0 m to 8 m"
     dom, messages = opened(page)
     assert messages == []
-    assert dom.count('class="zones" role="img" aria-label="No-fly zones and obstacles"') == 3
+    assert dom.count('class="zones" role="img" aria-label="no-fly zone or obstacle"') == 3
     assert dom.count("<title>closed from 0 m") == 3 * len(zones)
     assert "no-fly zone or obstacle" in dom

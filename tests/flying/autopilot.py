@@ -11,7 +11,7 @@ import numpy as np
 from pymavlink import mavutil
 from pymavlink.dialects.v20 import common as mavlink
 
-from marl_framework.mission.terrains.geotiff import Place
+from marl_framework.config.geography import Place
 
 Kind = Literal["px4", "ardupilot"]
 MODES: dict[str, dict[str, tuple[int, int]]] = {  # (mode, sub mode)

@@ -17,13 +17,13 @@ from scipy.stats import binomtest
 
 from marl_framework.calibrate import main
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Place, place_at
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.calibration import Calibration, Count, calibrate, report, wilson
 from marl_framework.flying.frame_camera import make_lens
 from marl_framework.flying.frame_files import Pose
-from marl_framework.mission.terrains.geotiff import Place, place_at
 from tests.flying.rendering import render, save
 from tests.small import small_config
 

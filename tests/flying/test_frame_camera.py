@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Place, place_at
 from marl_framework.config.model import Config
 from marl_framework.flying.dry_run import first_difference, fly, make_pilots, make_world, simulate
 from marl_framework.flying.frame_camera import (
@@ -40,7 +41,6 @@ from marl_framework.flying.frame_files import (
 from marl_framework.flying.protocols import Status
 from marl_framework.flying.simulated import SimulatedClock, World
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.geotiff import Place, place_at
 from tests.flying.dry import SEED, config_of, maker
 from tests.flying.rendering import HIGH, LOW, render, save, world_to_camera
 from tests.small import small_config

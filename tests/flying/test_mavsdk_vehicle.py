@@ -15,11 +15,11 @@ import pytest
 import shapely
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import map_heading, open_plan
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.solo import WallClock
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.geotiff import place_at
 from tests.flying.autopilot import ATTITUDE, MODES, Autopilot, Kind
 from tests.flying.processes import free_port
 from tests.small import small_config

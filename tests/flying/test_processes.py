@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.flying.dry_run import make_world, simulate
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.terrains.geotiff import place_at
 from tests.flying.autopilot import Autopilot, Kind
 from tests.flying.dry import SEED, config_of, maker
 from tests.flying.processes import addresses, fly_apart, free_port

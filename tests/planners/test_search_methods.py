@@ -15,8 +15,8 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem, fly_greedily
-from marl_framework.planners.search.planner import PathSearch
 from marl_framework.planners.search.tree import EXPLORATION, TreeSearch, select
+from marl_framework.planners.search.windows import PathSearch
 from tests.small import small_config
 
 ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "test")

@@ -112,11 +112,11 @@ function mapFigure(name, described) {
   return { canvas, svg, note, border: make(svg, "g"), layer: make(svg, "g") };
 }
 
-// Zones and obstacles, clipped to the frame.
+// Zones, obstacles and the area outside the field, clipped to the frame.
 function drawZones(frame) {
   const origin = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
   frame.setAttribute("viewBox", origin);
-  const named = { class: "zones", role: "img", "aria-label": "No-fly zones and obstacles" };
+  const named = { class: "zones", role: "img", "aria-label": mission.closed };
   for (const [name, value] of Object.entries(named)) frame.setAttribute(name, value);
   for (const { rings, label } of mission.zones) {
     const d = rings.map((ring) => `M${points(ring).replaceAll(" ", "L")}Z`).join("");
@@ -248,7 +248,7 @@ function legend() {
   if (mission.zones.length > 0) {
     const span = entry();
     make(span, "i", { style: "background:#c1272d70" });
-    span.append("no-fly zone or obstacle");
+    span.append(mission.closed);
   }
   const team = entry();
   const stops = mission.policies.some((policy) => policy.readings.some((last) => last < LAST));

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Array, Place
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
-from marl_framework.mission.terrains.geotiff import Array, Place, is_geotiff, read_geotiff
+from marl_framework.mission.terrains.geotiff import is_geotiff, read_geotiff
 from marl_framework.mission.terrains.named_maps import DATA, SAMPLE, fetch, find_map
 
 SHARES = (0.6, 0.2, 0.2)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.search import find_repeats
+from marl_framework.kernels.search import advance, find_repeats
 from marl_framework.kernels.versions import Version
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.greedy import Plan, Problem, outlook
@@ -19,8 +19,8 @@ _DIGITS = 5  # decimals of scores; rounding makes near-equal scores equal
 class _Beams(NamedTuple):
     """The B best paths for one UAV in each mission."""
 
-    positions: Tensor
-    """Last positions of the paths, [E, B, 3] int64."""
+    places: Tensor
+    """Last positions of the paths, as flat indices, [E, B] int64."""
     first: Tensor
     """First actions, [E, B] int64."""
     gain: Tensor
@@ -43,55 +43,71 @@ class BeamSearch:
         x, y, _ = view.lattice.shape
         self.elements = beams * view.lattice.num_actions * x * y
 
+    def over(self, view: LatticeView) -> BeamSearch:
+        """Return the search over another view."""
+        return BeamSearch(view, self._beams)
+
     def search(self, problem: Problem) -> Plan:
         """Return the best path found in each mission, limited to the mission's horizon."""
         beams = _Beams(
-            positions=problem.position.unsqueeze(1),
+            places=self._view.lattice.places(problem.position).unsqueeze(1),
             first=torch.zeros_like(problem.position[:, :1]),
             gain=torch.zeros_like(problem.entropy[:, :1, 0]),
             left=problem.entropy.unsqueeze(1),
         )
+        moves = problem.allowed_moves.flatten(1, 3)
         for depth in range(self._view.moves):
-            beams = self._grow(beams, problem, depth)
+            beams = self._grow(beams, problem, moves, depth)
         best = beams.gain.argmax(1)
         at = torch.arange(len(best), device=best.device)
         return Plan(beams.first[at, best], beams.left[at, best])
 
-    def _grow(self, beams: _Beams, problem: Problem, depth: int) -> _Beams:
+    def _grow(self, beams: _Beams, problem: Problem, moves: Tensor, depth: int) -> _Beams:
         """Extend every path of length `depth` by one move and keep the best paths.
 
         Once no mission has moves left, paths are only ranked again. The CPU does this because a
-        GPU does: the rank decides between paths of equal gain.
+        GPU does: the rank decides between paths of equal gain. `moves` are the allowed actions at
+        each flat position, [E, P, A], or [1, P, A] for a view of windows.
         """
-        view, ends = self._view, beams.positions
+        goals = self._view.tables.goals[beams.places]
+        at = torch.arange(len(goals), device=goals.device).unsqueeze(1)
         allowed = problem.mask.unsqueeze(1)
         if depth > 0:
-            allowed = view.lattice.allowed(ends, problem.allowed_moves)
+            allowed = moves[at if len(moves) > 1 else 0, beams.places]
         total = beams.gain.unsqueeze(2)
         has_moves = depth < problem.max_horizon
-        flies = (depth < problem.horizon).view(-1, 1, 1)
+        flies = depth < problem.horizon
         if has_moves:
-            goals, gains, pull = outlook(view, ends, beams.left)
-            total = (total + gains * flies).where(allowed, -torch.inf)
-            score = total + pull * flies
+            gains, pull = outlook(self._view, beams.places, beams.left)
+            total = (total + gains * flies.view(-1, 1, 1)).where(allowed, -torch.inf)
+            score = total + pull * flies.view(-1, 1, 1)
         else:
-            goals = view.destinations(ends)
             score = total = total.where(allowed, -torch.inf)
-        kept = self._select_distinct(score.round(decimals=_DIGITS).flatten(1), goals.flatten(1, 2))
-        at = torch.arange(len(kept), device=kept.device).unsqueeze(1)
-        parent, action = kept // allowed.shape[2], kept % allowed.shape[2]
-        ends, left = goals[at, parent, action], beams.left[at, parent]
-        if has_moves:
-            left = torch.where(flies.unsqueeze(-1), view.apply_readings(ends, left), left)
-        first = beams.first[at, parent] if depth > 0 else action
-        return _Beams(ends, first, total.flatten(1).gather(1, kept), left)
+        goals = goals.flatten(1)
+        kept = self._select_distinct(score.round(decimals=_DIGITS).flatten(1), goals)
+        actions = allowed.shape[2]
+        parent, places = kept // actions, goals.gather(1, kept)
+        first = beams.first.gather(1, parent) if depth > 0 else kept % actions
+        gain = total.flatten(1).gather(1, kept)
+        if not has_moves:
+            return _Beams(places, first, gain, beams.left[at, parent])
+        return _Beams(places, first, gain, self._advance(places, parent, flies, beams.left))
+
+    def _advance(self, places: Tensor, parent: Tensor, flies: Tensor, before: Tensor) -> Tensor:
+        """Return the entropy that paths leave after readings at `places`, [E, B]."""
+        view = self._view
+        if view.version is Version.LOOPS:
+            return advance(view.tables, places, parent, flies, before)
+        at = torch.arange(len(parent), device=parent.device).unsqueeze(1)
+        left = before[at, parent]
+        read = view.apply_readings(view.lattice.positions(places), left)
+        return torch.where(flies.view(-1, 1, 1, 1), read, left)
 
     def _select_distinct(self, scores: Tensor, goals: Tensor) -> Tensor:
         """Return indices of the best paths without repeats (see `repeats`), [E, B]."""
         count = min(self._beams, scores.shape[1])
         ranked = scores.topk(min(3 * count, scores.shape[1]), dim=1)
-        end = self._view.lattice.places(goals).gather(1, ranked.indices)
-        repeated = self._repeats(ranked.values, end, _TOLERANCE)
+        repeated = self._repeats(ranked.values, goals.gather(1, ranked.indices), _TOLERANCE)
         order = ranked.values.masked_fill(repeated, -torch.inf).topk(count, dim=1).indices
         return ranked.indices.gather(1, order)
 

@@ -62,15 +62,16 @@ class Flight(NamedTuple):
     """Entropy that the flights leave around each lattice position, [B, X, Y]."""
 
 
-def outlook(view: LatticeView, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the goal, gain and pull of each action; see `LatticeView.score_actions`."""
+def outlook(view: LatticeView, places: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gain and pull of each action, [E, B, A], at flat positions `places`, [E, B].
+
+    See `LatticeView.score_actions`.
+    """
     if view.version is not Version.LOOPS:
-        return view.score_actions(positions, left)
-    places = view.lattice.places(positions)
-    flat = places.flatten(), left.reshape(-1, *left.shape[-2:])
-    results = search.outlook(view.tables, *flat)
-    gains, around = (result.view(*places.shape, -1) for result in results)
-    return view.destinations(positions), gains, TIE_WEIGHT * around
+        _, gains, pull = view.score_actions(view.lattice.positions(places), left)
+        return gains, pull
+    gains, around = search.outlook(view.tables, places.flatten(), left.flatten(0, 1))
+    return gains.view(*places.shape, -1), TIE_WEIGHT * around.view(*places.shape, -1)
 
 
 def fly_greedily(view: LatticeView, problem: Problem) -> Flight:

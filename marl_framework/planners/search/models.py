@@ -6,9 +6,10 @@ from torch import Tensor
 
 from marl_framework.kernels.cells import entropy
 from marl_framework.mission.state import MissionState
-from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.lattice_view import LatticeView
+from marl_framework.networks.map_predictor import PARTS, MapPredictor
+from marl_framework.observations.lattice_view import Features, LatticeView
 from marl_framework.observations.prediction import MapPrediction
+from marl_framework.planners.search.windows import Windows
 
 
 class TrueMap:
@@ -20,14 +21,18 @@ class TrueMap:
     def __init__(self, view: LatticeView) -> None:
         self._view = view
 
-    def left(self, state: MissionState) -> Tensor:
-        """Return the entropy of the region of interest around each lattice position, [E, N, X, Y].
+    def left(self, state: MissionState, windows: Windows | None = None) -> Tensor:
+        """Return the entropy of the region of interest around lattice positions, [E, N, U, V].
 
-        The values depend on what each UAV knows. The unit is the entropy around an average
-        position whose cells are all undecided.
+        The positions are those of the UAVs' windows, or all [X, Y] without them. The values depend
+        on what each UAV knows. The unit is the entropy around an average position whose cells are
+        all undecided.
         """
         left = self._view.sums(entropy(state.global_belief) * state.truth)
-        return left.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
+        left = left.unsqueeze(1).expand(-1, state.positions.shape[1], -1, -1)
+        if windows is None:
+            return left
+        return windows.cut(left.unsqueeze(2), state.positions).squeeze(2)
 
 
 class PredictedMap(MapPrediction):
@@ -48,7 +53,10 @@ class PredictedMap(MapPrediction):
         super().__init__(view, network, precision)
         self._outside_weight = outside_weight
 
-    def left(self, state: MissionState) -> Tensor:
-        """Return the expected entropy around each lattice position; see `TrueMap.left`."""
+    def left(self, state: MissionState, windows: Windows | None = None) -> Tensor:
+        """Return the expected entropy around lattice positions; see `TrueMap.left`."""
         seen = self._view.entropy_maps(state.beliefs)
+        if windows is not None:
+            fine = windows.cut(seen.fine, state.positions, PARTS)
+            seen = Features(fine, windows.cut(seen.coarse, state.positions))
         return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)

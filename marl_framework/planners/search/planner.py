@@ -26,9 +26,9 @@ from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap, TrueMap
 from marl_framework.planners.search.tree import TreeSearch
+from marl_framework.planners.search.windows import PathSearch, Windows
 from marl_framework.planners.team import load_team, team_logits, team_weights
 
-PathSearch = BeamSearch | TreeSearch
 _PREDICTOR = "experiment.baselines.search.predictor"
 _PRIOR = "experiment.baselines.search.prior"
 _WITHOUT_SECTORS = SearchConfig(presumed_share=0.0)
@@ -61,9 +61,10 @@ class SearchPlanner:
         prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
-        self._view, self._model, self._search = view, model, search
+        self._view, self._model = view, model
+        self._search, self._windows = search, Windows(view, settings.horizon)
         self._settings, self._prior = settings, prior
-        self.chunk = max(1, _MAX_ELEMENTS // search.elements)
+        self.chunk = max(1, _MAX_ELEMENTS // self._windows.elements(search))
         self._plans = torch.ones(0)
         self.own: int | None = None
         self.plan = torch.ones(0)
@@ -113,15 +114,19 @@ class SearchPlanner:
         plans = presumed.expand(-1, team, -1, -1, -1)
         if self._plans.shape == plans.shape:
             memory = self._settings.plan_memory * (state.t > 0)
-            plans = presumed - memory.view(-1, 1, 1, 1, 1) * (presumed - self._plans)
+            change = (presumed - self._plans).mul_(memory.view(-1, 1, 1, 1, 1))
+            plans = torch.sub(presumed, change, out=change)
+        else:
+            plans = plans.clone()
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
-        return plans.masked_fill(own[..., None, None], 1.0)
+        return plans.masked_fill_(own[..., None, None], 1.0)
 
     def _act(
         self, state: MissionState, plans: Tensor, beside: Tensor, logits: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the actions, masks and policy; write the new plans into `plans`."""
-        entropy = self._model.left(state)
+        windows, model = self._windows, self._model
+        entropy = model.left(state) if windows.is_whole else model.left(state, windows)
         moves = state.budget + 1 - state.t
         level_moves = self._view.lattice.level_moves(state.left)
         # On a GPU, `max` would make the host wait, so the search always uses the full depth.
@@ -134,14 +139,16 @@ class SearchPlanner:
                     plans[:, self.own, i] = self._heard.pop(i)
                 return best_actions(torch.zeros_like(mask, dtype=torch.float32), mask)
             affordable = moves if level_moves is None else moves.minimum(level_moves[:, i])
-            expected = entropy[:, i] * plans[:, i].prod(1)
+            place = state.positions[:, i]
+            expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
             prior = None if logits is None else policy_probabilities(logits[:, i], mask, 0.0)
-            action, left, policy = self._search.search(
-                Problem(state.positions[:, i], mask, state.moves, expected, affordable, most, prior)
+            action, left, policy = windows.search(
+                self._search, Problem(place, mask, state.moves, expected, affordable, most, prior)
             )
             if policy is not None:
                 policies.append(policy)
-            remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0) * beside[:, i]
+            remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0)
+            remaining = windows.paste(remaining, place) * beside[:, i]
             if self._view.has_inactive:
                 remaining = remaining.where(state.active[:, i, None, None], 1.0)
             if i == self.own:

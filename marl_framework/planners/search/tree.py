@@ -38,6 +38,10 @@ class TreeSearch:
         actions, (x, y, _) = view.lattice.num_actions, view.lattice.shape
         self.elements = max((simulations + 2) * x * y, leaves * actions * max(x, y, leaves))
 
+    def over(self, view: LatticeView) -> TreeSearch:
+        """Return the search over another view."""
+        return TreeSearch(view, self._simulations, self._depth, self._leaves)
+
     def search(self, problem: Problem) -> Plan:
         """Return the best flight in each mission, and visit shares of the first actions."""
         tree = self.grow(problem)

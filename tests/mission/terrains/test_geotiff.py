@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.geography import Place, place_at
 from marl_framework.config.mission import RasterConfig
-from marl_framework.mission.terrains.geotiff import Place, is_geotiff, place_at
+from marl_framework.mission.terrains.geotiff import is_geotiff
 from marl_framework.mission.terrains.raster_file import RasterMap, read_raster
 
 UTM, DEGREES = "EPSG:32632", "EPSG:4326"

@@ -1,0 +1,111 @@
+"""Fields: polygons that missions map, read from a GeoJSON file, and the area around them."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, NamedTuple
+
+from marl_framework.config.errors import ConfigError
+
+KEY = "environment.field"
+RANDOM = "random"
+"""Value of the key for which each mission draws a field."""
+
+
+class Field(NamedTuple):
+    """A field in metres."""
+
+    shape: Any
+    """Shapely Polygon or MultiPolygon [m], from the lower left corner of its bounding box."""
+    origin: tuple[float, float] | None
+    """(latitude, longitude) of this corner [degrees]; None if the file is in metres."""
+
+    def area(self, spacing: float) -> tuple[float, float]:
+        """Return the sides of the area along x and y [m], rounded up to the lattice's spacing."""
+        _, _, x, y = self.shape.bounds
+        return _round_up(x, spacing), _round_up(y, spacing)
+
+
+def read_field(name: str) -> Field:
+    """Read a field; several polygons are united.
+
+    Raises:
+        ConfigError: the file cannot be read, or a polygon is invalid.
+    """
+    # Imported here, because configurations without a field need no NumPy.
+    from marl_framework.config.geography import require_rasterio
+    from marl_framework.config.geojson import check_degrees, explain, polygon_of, read_polygons
+
+    file = read_polygons(name, KEY)
+    import shapely
+    from shapely.affinity import translate
+
+    parts = []
+    for number, feature in enumerate(file.features, start=1):
+        try:
+            parts.append(polygon_of(feature))
+            if not file.in_metres:
+                check_degrees(parts[-1])
+        except Exception as error:  # shapely raises many types
+            raise ConfigError(f"{KEY}: {name}, feature {number}: {explain(error)}") from error
+    shape, origin = shapely.union_all(parts), None
+    if not file.in_metres:
+        require_rasterio(KEY, f"{name} is in longitude and latitude")
+        try:
+            shape, origin = _around_corner(shape)
+        except ValueError as error:
+            raise ConfigError(f"{KEY}: {name}: {explain(error)}") from error
+    left, bottom, _, _ = shape.bounds
+    return Field(translate(shape, -left, -bottom), origin)
+
+
+def _around_corner(shape: Any) -> tuple[Any, tuple[float, float]]:
+    """Convert a shape in degrees to metres from the lower left corner of its bounding box.
+
+    Returns the shape and the (latitude, longitude) of the corner, rounded as in `place_at`.
+    """
+    import numpy as np
+
+    from marl_framework.config.geography import place_at
+    from marl_framework.config.geojson import to_metres
+
+    longitude, latitude, _, _ = shape.bounds
+    for _ in range(2):  # meridians converge: the first corner is not that of the metres
+        place = place_at(latitude, longitude)
+        metres = to_metres(shape, place)
+        corner = place.degrees(np.array([metres.bounds[:2]]))[0].round(9).tolist()
+        longitude, latitude = corner
+    return to_metres(shape, place_at(latitude, longitude)), (latitude, longitude)
+
+
+def with_area(tree: Any) -> Any:
+    """Return the sections of a configuration with the area and place of its field, if it has one.
+
+    A file that does not exist changes nothing, so that checkpoints can be read without it.
+    Missions cannot start without it.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    area = tree.get("environment") or {}
+    name = area.get("field") if isinstance(area, dict) else None
+    limits = tree.get("experiment") or {}
+    limits = limits.get("constraints") if isinstance(limits, dict) else {}
+    spacing = limits.get("spacing", 5.0) if isinstance(limits, dict) else 5.0
+    usable = isinstance(spacing, int | float) and 0 < spacing < math.inf
+    if not isinstance(name, str) or name == RANDOM or not usable:
+        return tree
+    if not os.path.isfile(os.path.expanduser(name)):
+        return tree
+    field = read_field(name)
+    x_dim, y_dim = field.area(spacing)
+    sides = {"x_dim": x_dim, "y_dim": y_dim, "area": None}
+    tree = {**tree, "environment": {**area, **sides}}
+    if field.origin is not None:
+        place = tree.get("deployment") or {}
+        tree["deployment"] = {**place, "origin": field.origin} if isinstance(place, dict) else place
+    return tree
+
+
+def _round_up(side: float, spacing: float) -> float:
+    return max(1, math.ceil(side / spacing - 1e-6)) * spacing
