@@ -1,10 +1,12 @@
 # Every target makes .venv where it is missing and reuses it later. "make demo" installs only the
 # package; the other targets add what tests, checks and pages need.
 # PYTHON=python3.12 make … chooses the interpreter of a new .venv ("make clean" removes an old one).
+# CONSTRAINTS= make … installs the newest dependencies.
 
 PYTHON ?= python3
 WORKERS ?= 2
 SOAK ?= 1
+CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 RUN := $(VENV)/bin/python
 BASE := $(VENV)/.base
@@ -69,10 +71,10 @@ $(BASE): pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@rm -f $(BASE) $(FULL)
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -c constraints.txt -e .
+	$(RUN) -m pip install $(CONSTRAINTS) -e .
 	@touch $@
 
 $(FULL): $(BASE)
 	@rm -f $@
-	$(RUN) -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	$(RUN) -m pip install $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	@touch $@

@@ -20,6 +20,7 @@ from .config.loading import (
 from .config.model import Config as Config, NetworkSizes as NetworkSizes
 from .device import resolve_device as resolve_device
 from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
+from .evaluation.mission_page import MissionPage as MissionPage
 from .exporting.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
 from .mission.camera import Camera as Camera
 from .mission.state import ResetDraws as ResetDraws, StepDraws as StepDraws

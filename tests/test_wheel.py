@@ -113,7 +113,7 @@ def test_an_installed_wheel_trains_from_any_folder(venv: Path, tmp_path: Path) -
 def test_the_commands_are_installed(venv: Path, tmp_path: Path) -> None:
     commands = {path.name for path in (venv / "bin").glob("marl-*")}
     names = ["train", "predict", "distill", "evaluate", "fly", "calibrate", "export", "doctor"]
-    names += ["history"]
+    names += ["history", "data"]
     assert commands == {f"marl-{name}" for name in names}
     done = run(venv / "bin" / "python", "-c", COMMANDS, cwd=tmp_path)
     *helps, last = done.stdout.splitlines()

@@ -122,7 +122,8 @@ class Deployment:
             film_strip(record, index, target / "film.png")
             mission_gif(record, index, target / "mission.gif")
             if html:
-                mission_page.write_page({record.planner: record}, index, target / "mission.html")
+                page = mission_page.MissionPage({record.planner: record}, index)
+                page.write(target / "mission.html")
 
     def _write_plans(self, survey: Survey, place: Place, folder: Path) -> dict[str, Any]:
         """Write the files of all UAVs; return durations and hazards for `summary.json`."""

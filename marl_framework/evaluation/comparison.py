@@ -26,7 +26,7 @@ from marl_framework.evaluation.figures import (
     worlds_figure,
 )
 from marl_framework.evaluation.flight import FlightRecord, evaluate, warn_without_interest
-from marl_framework.evaluation.mission_page import write_page
+from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
@@ -152,7 +152,7 @@ def fly_and_write(
 ) -> tuple[str, list[Path]]:
     """Fly the comparison in each world; write results, figures and pages into `out`.
 
-    With several worlds, each has a subfolder for its figures. `refresh`: see `write_page`. Returns
+    With several worlds, each has a subfolder for its figures. `refresh`: see `MissionPage`. Returns
     the tables as text, and the files.
     """
     several = len(prepared) > 1
@@ -177,7 +177,7 @@ def fly_and_write(
             drawings += draw(records, results, folder)
         if html:
             drawings.append(folder / "mission.html")
-            write_page(records, 0, drawings[-1], refresh)
+            MissionPage(records, 0, refresh).write(drawings[-1])
     if several and figures:
         drawings.append(out / "worlds.png")
         worlds_figure(worlds, drawings[-1])

@@ -37,28 +37,44 @@ _LINES = [
 ]
 
 
-def write_page(
-    records: Mapping[str, FlightRecord],
-    index: int,
-    path: Path,
-    refresh: int | None = None,
-    shows_truth: bool = True,
-) -> None:
-    """Write one mission of several policies, side by side, in at most about `LARGEST` bytes.
+class MissionPage:
+    """Page of one mission of several policies, side by side, of at most about `LARGEST` bytes.
 
-    Larger maps are averaged onto fewer cells. The records must be on the CPU and hold the maps of
-    the same mission `index`. Browsers reload the page after `refresh` [s]; None for never. Without
-    `shows_truth` the page has no true map, and no metrics.
+    A notebook displays the page. Larger maps are averaged onto fewer cells.
+
+    Args:
+        records: records by policy, on the CPU, that hold the maps of the same mission `index`.
+        index: mission to show.
+        refresh: time after which browsers reload the page [s]; None for never.
+        shows_truth: whether the page has the true map and metrics.
+
+    Attributes:
+        text: the page, in HTML.
     """
-    records = {name: record.alone(index) for name, record in records.items()}
-    shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
-    while (
-        len(text := _render_page(records, index, shrink, refresh, shows_truth).encode()) > LARGEST
-        and shrink < cells
-    ):
-        shrink *= 2
-    with atomic_file(path) as file:  # a browser may be reading it
-        file.write(text)
+
+    def __init__(
+        self,
+        records: Mapping[str, FlightRecord],
+        index: int = 0,
+        refresh: int | None = None,
+        shows_truth: bool = True,
+    ) -> None:
+        records = {name: record.alone(index) for name, record in records.items()}
+        shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
+        self.text = _render_page(records, index, shrink, refresh, shows_truth)
+        while len(self.text.encode()) > LARGEST and shrink < cells:
+            shrink *= 2
+            self.text = _render_page(records, index, shrink, refresh, shows_truth)
+
+    def write(self, path: Path) -> None:
+        """Write the page to a file."""
+        with atomic_file(path) as file:  # a browser may be reading it
+            file.write(self.text.encode())
+
+    def _repr_html_(self) -> str:
+        """Return a frame with the page for a notebook."""
+        style = "width: 100%; height: 720px; border: 0"
+        return f'<iframe srcdoc="{html.escape(self.text)}" style="{style}"></iframe>'
 
 
 def _render_page(

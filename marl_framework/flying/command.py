@@ -10,7 +10,7 @@ import torch
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
-from marl_framework.evaluation.mission_page import write_page
+from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.flying.dry_run import (
     DryFlight,
     Moment,
@@ -69,7 +69,7 @@ def dry_run(
             belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{uav + 1}"
             write_belief(belief, tracks[uav : uav + 1], environment, folder)
         if options.html:
-            write_page({planner.name: flown.record}, 0, run.path / "mission.html")
+            MissionPage({planner.name: flown.record}).write(run.path / "mission.html")
         results = {
             "planner": planner.name,
             "checkpoint": None if checkpoint is None else checkpoint.name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from marl_framework.command_line import warn
-from marl_framework.evaluation.mission_page import write_page
+from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.flying.dry_run import Moment, record_of
 from marl_framework.flying.messages import Reading
 from marl_framework.flying.pilot import Pilot
@@ -52,8 +52,9 @@ class LivePage:
 
     def _write(self, pilot: Pilot, refresh: int | None) -> None:
         record = record_of(self._world, self._readings, pilot.move, self._name)
+        page = MissionPage({self._name: record}, 0, refresh, self._shows_truth)
         try:
-            write_page({self._name: record}, 0, self._path, refresh, self._shows_truth)
+            page.write(self._path)
         except OSError as error:
             self._failed = True
             warn(f"warning: {self._path}: {error.strerror}; the page is not renewed any more")

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.evaluation import mission_page
 from marl_framework.evaluation.comparison import prepare
 from marl_framework.evaluation.flight import FlightRecord
+from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.main import main
 from tests.evaluation.browser import BROWSER, opened
 from tests.mission.zones import feature, write_zones, zone_config
@@ -40,7 +42,7 @@ def records() -> dict[str, FlightRecord]:
 
 @pytest.fixture
 def page(tmp_path: Path, records: dict[str, FlightRecord]) -> Path:
-    mission_page.write_page(records, 0, tmp_path / "mission.html")
+    MissionPage(records).write(tmp_path / "mission.html")
     return tmp_path / "mission.html"
 
 
@@ -87,9 +89,9 @@ def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_pa
     active = active.clone()
     active[0, 4:] = False  # and all do after 4
     given = {"whole": whole, "stopped": stopped, "short": replace(whole, active=active)}
-    mission_page.write_page(given, 0, tmp_path / "mission.html")
+    MissionPage(given).write(tmp_path / "mission.html")
     long, one, short = data(tmp_path / "mission.html")["policies"]
-    mission_page.write_page(dict(reversed(given.items())), 0, tmp_path / "turned.html")
+    MissionPage(dict(reversed(given.items()))).write(tmp_path / "turned.html")
     assert "in 5 moves" in (tmp_path / "turned.html").read_text(encoding="utf-8")
     assert long["readings"] == [6, 6, 6]
     assert one["readings"] == [6, 2, 6]
@@ -124,9 +126,22 @@ def test_a_full_map_of_four_policies_fits(tmp_path: Path) -> None:
     flown = prepare(config, torch.device("cpu"), names[1:3], 1, 1).fly()
     record = flown["random"]  # it has the most different values
     path = tmp_path / "mission.html"
-    mission_page.write_page(dict.fromkeys(names, record), 0, path)
+    MissionPage(dict.fromkeys(names, record)).write(path)
     assert len(unpacked(data(path)["truth"])) == 493 * 493
     assert path.stat().st_size < 5e6
+
+
+def test_a_notebook_shows_the_page_in_a_frame(page: Path, records: dict[str, FlightRecord]) -> None:
+    class Frame(HTMLParser):
+        inside: str | None = None
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag == "iframe"
+            self.inside = dict(attrs)["srcdoc"]
+
+    frame = Frame()
+    frame.feed(MissionPage(records)._repr_html_())
+    assert frame.inside == page.read_text(encoding="utf-8")
 
 
 def test_maps_are_averaged_where_a_page_would_be_too_large(
@@ -134,10 +149,10 @@ def test_maps_are_averaged_where_a_page_would_be_too_large(
 ) -> None:
     whole = data(page)
     monkeypatch.setattr(mission_page, "LARGEST", page.stat().st_size - 1)
-    mission_page.write_page(records, 0, page)
+    MissionPage(records).write(page)
     found = data(page)
     monkeypatch.setattr(mission_page, "LARGEST", 1)  # out of reach
-    mission_page.write_page(records, 0, page)
+    MissionPage(records).write(page)
     assert max(data(page)["shape"]) == 1
     assert found["shape"] == [-(-n // 2) for n in whole["shape"]]
     assert np.multiply(found["shape"], found["cell"]).tolist() == pytest.approx(
@@ -279,7 +294,7 @@ def test_a_page_without_the_truth_shows_beliefs_only(
     tmp_path: Path, records: dict[str, FlightRecord]
 ) -> None:
     page = tmp_path / "mission.html"
-    mission_page.write_page(records, 0, page, shows_truth=False)
+    MissionPage(records, shows_truth=False).write(page)
     assert data(page)["truth"] is None
     dom, messages = opened(page)
     assert messages == []
@@ -296,7 +311,7 @@ def test_zones_and_obstacles_are_drawn_and_named(tmp_path: Path) -> None:
     )
     flown = prepare(config, torch.device("cpu"), ["coverage", "random"], 1, 1).fly()
     page = tmp_path / "mission.html"
-    mission_page.write_page(flown, 0, page)
+    MissionPage(flown).write(page)
     zones = data(page)["zones"]
     assert [len(zone["rings"]) for zone in zones] == [2, *[1] * (len(zones) - 1)]
     assert len(zones) > 1  # the polygon and a box
