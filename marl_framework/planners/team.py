@@ -226,8 +226,8 @@ def trained_team(config: Config, checkpoint: Checkpoint, device: torch.device | 
     if problem := _difference(config, checkpoint.config()) or misfit(actor.state_dict(), saved):
         raise ConfigError(
             f"checkpoint {checkpoint.path}: the actor does not fit the configuration: {problem}; "
-            "use the lattice, num_actions, observation and networks.actor from the training, or a "
-            "multiple of spacing and altitudes"
+            "use the lattice (or a multiple of its lengths), num_actions, observation and "
+            "networks.actor from the training"
         )
     actor.load_state_dict(dict(saved))
     return team

@@ -14,7 +14,18 @@ from marl_framework.config.model import Config
 
 PARAMS = Path(__file__).resolve().parents[2] / "params"
 FILES = sorted(PARAMS.glob("*.yaml"))
-NAMES = ("balanced", "demo", "fast", "gpu", "mappo", "predict", "collective", "student", "test")
+NAMES = (
+    "areas",
+    "balanced",
+    "demo",
+    "fast",
+    "gpu",
+    "mappo",
+    "predict",
+    "collective",
+    "student",
+    "test",
+)
 DEFAULTS = {"params.yaml", *(f"params_{name}.yaml" for name in NAMES)}
 
 
