@@ -47,7 +47,7 @@ class Program(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self._place, self._end, self.address = place, threading.Event(), address
-        self._track = [[0.0] * 4][:0]
+        self._track: list[list[float]] = []
         self._link = mavutil.mavlink_connection(f"udpin:127.0.0.1:{port}", dialect="common")
         with (folder / "output.txt").open("w") as output:
             self._process = subprocess.Popen(

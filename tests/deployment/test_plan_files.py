@@ -60,7 +60,7 @@ def parameters(folder: Path, uav: int) -> dict[str, float]:
     lines = (folder / f"uav_{uav}.params").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
     assert {(row[0], row[1]) for row in rows} == {(str(uav), "1")}
-    assert {row[2] for row in rows if row[4] != "9"} == {"RTL_CONE_ANG"}  # "6" is an integer
+    assert {(row[2], row[4]) for row in rows if row[4] != "9"} == {("RTL_CONE_ANG", "6")}
     return {row[2]: float(row[3]) for row in rows}
 
 
