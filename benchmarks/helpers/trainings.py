@@ -117,7 +117,9 @@ def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         settings = json.loads(json.dumps(strict(settings)))  # as it is written
-        same = before["settings"]["configuration"] == settings["configuration"]
+        defaults = json.loads(json.dumps(strict(config_to_dict(Config()))))
+        known = _with_defaults(before["settings"]["configuration"], defaults)
+        same = known == settings["configuration"]
         runs: list[Run] = before["runs"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--out {path}: not a file of this benchmark") from error
@@ -125,6 +127,16 @@ def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
         raise ConfigError(f"--out {path}: has runs with another configuration; use a new file")
     variants, same_variants = before["settings"]["variants"], settings["variants"]
     return [run for run in runs if variants[run["variant"]] == same_variants.get(run["variant"])]
+
+
+def _with_defaults(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the defaults of keys that it lacks, because they are newer."""
+    nested = {
+        key: _with_defaults(value, defaults[key])
+        for key, value in tree.items()
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict)
+    }
+    return {**defaults, **tree, **nested}
 
 
 def compare_variants(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +57,23 @@ def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):
     assert later.runs == [{"variant": "b", "seed": 3}]
     assert later.has(variant="b", seed=3)
     assert not later.has(variant="b", seed=4)
+
+
+@pytest.mark.parametrize(("value", "kept"), [("default", True), ("other", False)])
+def test_runs_from_before_a_key_existed_are_kept_at_its_default(tmp_path, config, value, kept):
+    if value == "other":
+        config = trainings.with_overrides(config, "learning.tau=0.3")
+    job = SimpleNamespace(path=tmp_path / "a.json", config=config)
+    settings = {"variants": {"a": []}, "configuration": trainings.config_to_dict(config)}
+    settings["configuration"] = json.loads(json.dumps(trainings.strict(settings["configuration"])))
+    del settings["configuration"]["learning"]["tau"]
+    runs = [{"variant": "a", "seed": 3}]
+    job.path.write_text(json.dumps({"settings": settings, "runs": runs}))
+    if kept:
+        assert trainings.Cache(job, {"a": []}).runs == runs
+    else:
+        with pytest.raises(trainings.ConfigError, match="another configuration"):
+            trainings.Cache(job, {"a": []})
 
 
 def test_a_training_without_validation_is_refused():
