@@ -152,12 +152,12 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
 NAMES = """
 Algorithm COMAWrapper Camera Config ConfigError ConvolutionalNetwork CoveragePlanner Decision
 FlightRecord InformationGainPlanner Lattice LearnedPlanner MissionEnvironment MissionPage
-MissionState MissionTask NetworkSizes ObservationBuilder OraclePlanner Planner PortableActor PortableTeam
-RandomPlanner ResetDraws Reward Rollout RolloutCollector RunFolder Seen Sensor StepDraws StepResult
-TeamTask Terrain TerrainDraws TerrainKind Trainer Utility __version__ config_from_dict
-config_to_dict dump_config find_checkpoint fly load_checkpoint load_config log_probabilities
-make_actor make_algorithm make_planner mission_config policy_probabilities resolve_device
-save_checkpoint
+MissionState MissionTask NetworkSizes ObservationBuilder OraclePlanner Planner PortableActor
+PortableTeam RandomPlanner ResetDraws Reward Rollout RolloutCollector RunFolder Seen Sensor
+StepDraws StepResult TeamTask Terrain TerrainDraws TerrainKind Trainer Utility __version__
+config_from_dict config_to_dict dump_config find_checkpoint fly load_checkpoint load_config
+log_probabilities make_actor make_algorithm make_planner mission_config policy_probabilities
+resolve_device save_checkpoint
 """
 
 
