@@ -161,6 +161,17 @@ def test_targets_of_cut_episodes_are_those_of_a_plain_loop() -> None:
                 assert target[e, t, i].item() == pytest.approx(g, rel=1e-5), (e, t, i)
 
 
+def test_targets_of_a_batch_a_single_trajectory_and_time_first_data_are_the_same() -> None:
+    loss, data = _loss(_Table([0.3, 0.1, -0.2]), _Table([0.5, -1.0, 2.0])), _cut_data()
+    target = loss.targets(data.clone())["value_target"]
+    for e in range(2):
+        torch.testing.assert_close(loss.targets(data[e].clone())["value_target"], target[e])
+    time_first = data.transpose(0, 1).contiguous()  # [T, E], as some buffers keep it
+    turned = loss.targets(time_first.transpose(0, 1).contiguous())["value_target"]
+    assert torch.equal(turned, target)
+    assert not torch.allclose(loss.targets(time_first)["value_target"].transpose(0, 1), target)
+
+
 def test_without_targets_the_loss_makes_them_and_keys_can_be_renamed() -> None:
     loss = _loss(_Table([0.3, 0.1, -0.2]), _Table([0.5, -1.0, 2.0]))
     data = _cut_data()
