@@ -52,6 +52,15 @@ def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
     assert weights(tmp_path, "other") != weights(tmp_path, "whole")
 
 
+def test_a_resumed_training_on_random_fields_is_the_same(tmp_path: Path) -> None:
+    fields = ("environment.field=random", "observation.no_fly=true")
+    assert train(tmp_path, "whole", *fields) == 0
+    assert train(tmp_path, "parts", *fields, "learning.training_steps=2") == 0
+    more = ("--resume", "--allow-changed", "learning.training_steps")
+    assert train(tmp_path, "parts", *fields, "learning.training_steps=4", options=more) == 0
+    assert weights(tmp_path, "parts") == weights(tmp_path, "whole")
+
+
 def test_a_resumed_training_notices_other_zones_and_maps(tmp_path, refused) -> None:
     zones, raster = tmp_path / "zones.geojson", tmp_path / "map.npy"
     simulation = "sensor.simulation"

@@ -27,7 +27,7 @@ from marl_framework.evaluation.flight import (
 )
 from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.frames import fits, lay
-from marl_framework.flying.messages import Place, Reading, decode
+from marl_framework.flying.messages import MOST_UAVS, Place, Reading, decode
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.record import Wrap
@@ -94,6 +94,8 @@ def check_supported(config: Config) -> None:
         needed[key] = _FIXED[key]
     if missions.has_delays:
         needed["experiment.uav.delay"] = "0"
+    if missions.most_agents > MOST_UAVS:
+        needed["experiment.missions.n_agents"] = f"{MOST_UAVS} or fewer"
     for key, value in needed.items():
         raise ConfigError(f"{key}: not supported in flight; set it to {value}")
 

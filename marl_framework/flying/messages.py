@@ -30,6 +30,8 @@ _POSITION_BODY = struct.Struct("<6HBQ")  # place, next place, stage, lost UAVs a
 _GRID = struct.Struct("<5H")  # place, rows, columns
 _POSITION, _READING, _PLAN = 1, 2, 3  # kinds
 _NO_PLACE = (0xFFFF,) * 3
+MOST_UAVS = 64
+"""Largest team in flight: positions have one bit for each lost UAV."""
 
 
 class Envelope(NamedTuple):

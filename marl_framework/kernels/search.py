@@ -17,6 +17,7 @@ KERNELS = {
     "outlook": Kernel("observations.lattice_view.LatticeView.score_actions", "outlook"),
     "advance": Kernel("observations.lattice_view.LatticeView.apply_readings", "advance"),
     "fly": Kernel("planners.search.greedy.fly_greedily", "fly"),
+    "path_lengths": Kernel("planners.coverage.path_lengths", "path_lengths"),
     "find_repeats": Kernel("planners.search.beam.repeats", "find_repeats"),
 }
 
@@ -104,6 +105,21 @@ def fly(
         loops.arrays(*outcomes),
     )
     return outcomes
+
+
+def path_lengths(origins: Tensor, moves: Tensor, goals: Tensor, most: int) -> Tensor:
+    """Return the number of moves from each origin to each position, [E, N, P] int64.
+
+    Args:
+        origins: positions, [E, N] int64.
+        moves: allowed actions at each position, [E, P, A] bool.
+        goals: position that each action leads to, [P, A] int64.
+        most: largest number of moves; the result is most + 1 for longer and missing paths.
+    """
+    loops = load("search", Version.LOOPS)
+    lengths = origins.new_empty(*origins.shape, len(goals))
+    loops.path_lengths(*loops.arrays(origins, moves, goals), most, lengths.numpy())
+    return lengths
 
 
 def find_repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:

@@ -113,6 +113,29 @@ def advance(places, parents, flies, rows, cols, before, after):
                         after[e, b, x, y] = left[x, y]
 
 
+@loop(nogil=True)
+def path_lengths(origins, moves, goals, most, lengths):
+    """See `search.path_lengths`: breadth-first search, as every move is reversible."""
+    queue = np.empty(goals.shape[0], np.int64)
+    for e in range(origins.shape[0]):
+        for n in range(origins.shape[1]):
+            length = lengths[e, n]
+            length[:] = most + 1
+            length[origins[e, n]] = 0
+            queue[0], first, end = origins[e, n], 0, 1
+            while first < end:
+                place = queue[first]
+                first += 1
+                if length[place] == most:
+                    break
+                for a in range(goals.shape[1]):
+                    goal = goals[place, a]
+                    if moves[e, place, a] and length[goal] > most:
+                        length[goal] = length[place] + 1
+                        queue[end] = goal
+                        end += 1
+
+
 @loop(nogil=True, **_FAST)
 def find_repeats(values, ends, tolerance, repeated):
     """See `search.find_repeats`."""

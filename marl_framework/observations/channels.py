@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.learning import CENTRED
-from marl_framework.config.mission import MOST_AGENTS
 from marl_framework.config.model import Config
 from marl_framework.kernels.cells import clamp_probability, weighted_entropy
 from marl_framework.kernels.cells import entropy as cell_entropy
@@ -139,9 +138,12 @@ def agent_id(scene: Scene) -> Tensor:
     return constant(shares, world.shape)
 
 
+_TEAM_UNIT = 16  # part of trained teams: another unit would change what they see
+
+
 def team_size(scene: Scene) -> Tensor:
     """Draw the team size divided by 16."""
-    return scene.per_mission(scene.state.team_size / MOST_AGENTS)
+    return scene.per_mission(scene.state.team_size / _TEAM_UNIT)
 
 
 def radio_range(scene: Scene) -> Tensor:

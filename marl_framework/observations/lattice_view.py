@@ -91,15 +91,14 @@ class LatticeView:
             for share, weights in zip(shares, near, strict=True)
         ]
         rows, cols = shares[0][x, z], shares[1][y, z]
-        self._store(Tables(goals, rows, cols, near[0][x], near[1][y]))
+        self.tables = Tables(goals, rows, cols, near[0][x], near[1][y])
+        self._build_goal_tables()
 
-    def _store(self, tables: Tables) -> None:
-        """Store lookup tables, by action as well if plain operators need that."""
-        self.tables = tables
-        if self.version is not Version.LOOPS:
-            goals, rows, cols, near_rows, near_cols = tables
-            self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
-            self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
+    def _build_goal_tables(self) -> None:
+        """Build the tables of plain operators, by action."""
+        goals, rows, cols, near_rows, near_cols = self.tables
+        self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
+        self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
 
     def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int], moves: int) -> LatticeView:
         """Return the view of one window of the lattice for each of E missions, for searches.
@@ -128,7 +127,9 @@ class LatticeView:
                 tables.append(window.flatten(0, 3))
         rows, near_rows, cols, near_cols = tables
         places = part.lattice.places(part._goals)
-        part._store(Tables(places, rows, cols, near_rows, near_cols))
+        part.tables = Tables(places, rows, cols, near_rows, near_cols)
+        if self.version is not Version.LOOPS:
+            part._build_goal_tables()
         return part
 
     def sums(self, maps: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config, coverage_level
+from marl_framework.kernels import search
+from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
@@ -163,6 +165,7 @@ class CoveragePlanner:
     def __init__(self, config: Config, lattice: Lattice) -> None:
         self._lattice = lattice
         self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
+        self._version = version_for(config.compute, lattice.offsets.device)
         sizes = set(config.missions.team_sizes)
         self._teams = {size: _Team(config, lattice, size) for size in sizes}
 
@@ -174,7 +177,7 @@ class CoveragePlanner:
         offset = (self._lattice.destinations(state.positions) - target.unsqueeze(2)).abs()
         ahead = team.moves(offset)
         if self._has_zones:
-            lengths = path_lengths(self._lattice, state.moves, target, self._longest)
+            lengths = self._path_lengths(state, target)
             goals = self._lattice.nearest_destinations(state.positions)
             ahead = lengths.flatten(2).gather(2, self._lattice.places(goals))
         # Minimise the remaining moves, then the altitude error, then the planar distance.
@@ -187,6 +190,9 @@ class CoveragePlanner:
 
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
+    def _path_lengths(self, state: MissionState, origins: Tensor) -> Tensor:
+        return path_lengths(self._lattice, state.moves, origins, self._longest, self._version)
+
     def _targets(self, state: MissionState) -> Tensor:
         targets, affordable = state.positions.clone(), self._lattice.level_moves(state.left)
         moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
@@ -194,7 +200,7 @@ class CoveragePlanner:
         for size, team in self._teams.items():
             positions, lengths = state.positions[:, :size], None
             if self._has_zones:
-                lengths = path_lengths(self._lattice, state.moves, positions, self._longest)
+                lengths = self._path_lengths(state, positions)
             goals = team.targets(positions, state.t, moves[:, :size], lengths)
             has_size = (state.team_size == size).view(-1, 1, 1)
             targets[:, :size] = goals.where(has_size, targets[:, :size])
@@ -268,20 +274,29 @@ def _assign_pieces(value: Tensor) -> Tensor:
     return pieces
 
 
-def path_lengths(lattice: Lattice, moves: Tensor, origins: Tensor, most: int) -> Tensor:
+def path_lengths(
+    lattice: Lattice,
+    moves: Tensor,
+    origins: Tensor,
+    most: int,
+    version: Version = Version.PLAIN,
+) -> Tensor:
     """Return the number of moves on the shortest path to each position, [E, N, X, Y, Z] int64.
 
     The length is most + 1 for longer paths and unreachable positions. Every move is reversible, so
     paths back have the same lengths. `moves`: see `MissionState`, [E, X, Y, Z, A]. `origins`:
-    lattice indices, [E, N, 3].
+    lattice indices, [E, N, 3]. There is no version for Triton, which uses plain operators.
     """
+    places = torch.arange(moves[0, ..., 0].numel(), device=origins.device)
+    goals = (places.unsqueeze(1) + lattice.places(lattice.offsets)).clamp(0, len(places) - 1)
+    if version is Version.LOOPS:
+        starts = lattice.places(origins)
+        lengths = search.path_lengths(starts, moves.flatten(1, 3), goals, most)
+        return lengths.unflatten(-1, lattice.shape)
     e, n = origins.shape[:2]
-    length = origins.new_full((e, n, moves[0, ..., 0].numel()), most + 1)
+    length = origins.new_full((e, n, len(places)), most + 1)
     length.scatter_(2, lattice.places(origins).unsqueeze(-1), 0)
     open_moves = moves.flatten(1, 3).unsqueeze(1)  # [E, 1, P, A]
-    last = length.shape[-1] - 1
-    places = torch.arange(last + 1, device=length.device)
-    goals = (places.unsqueeze(1) + lattice.places(lattice.offsets)).clamp(0, last)
     for _ in range(most):
         before = length
         for action in range(lattice.num_actions):

@@ -196,7 +196,7 @@ BAD_VALUES = [
     ("experiment.uav.communication_range[0]", "[.nan]"),
     ("experiment.uav.failure_rate[1]", "[0, 2]"),
     *(("experiment.missions.n_agents", value) for value in ("x", "0")),
-    *(("experiment.missions.n_agents[1]", value) for value in ("[2, 17]", "[2, 2.5]")),
+    *(("experiment.missions.n_agents[1]", value) for value in ("[2, 129]", "[2, 2.5]")),
     ("experiment.constraints.budget", "{a: 1}"),
     ("prediction.worlds[0].cluster_radius", "[{kinds: [random_field], cluster_radius: -1}]"),
     ("prediction.worlds[1].kinds[0]", "[{}, {kinds: [sea]}]"),

@@ -72,6 +72,15 @@ def test_a_team_of_any_size_flies_as_the_simulator(tmp_path: Path) -> None:
     assert first_difference(flown, simulated) is None
 
 
+@pytest.mark.parametrize("policy", ["learned", "search"])
+def test_a_team_in_a_field_flies_as_the_simulator(tmp_path: Path, policy: str) -> None:
+    flown, simulated, _ = both(tmp_path, policy, **WORLDS["lossy"], environment={"field": "random"})
+    assert flown.record.inside is not None
+    assert not flown.record.inside.all()
+    assert first_difference(flown, simulated) is None
+    assert torch.equal(flown.record.film, simulated.record.film)
+
+
 def test_a_pilot_knows_no_belief_but_its_own(tmp_path: Path) -> None:
     *_, pilots = both(tmp_path, "learned")
     for uav, pilot in enumerate(pilots):

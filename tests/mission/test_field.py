@@ -19,6 +19,10 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.evaluation.flight import evaluate, footprint_masks
+from marl_framework.evaluation.metrics import coverage, map_metrics
+from marl_framework.evaluation.mission_page import write_page
+from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.field import NUMBERS
@@ -262,6 +266,49 @@ def test_a_random_field_is_in_one_piece(numbers: list[float], x: int, y: int, ex
                 reached.add(goal)
                 waiting.append(goal)
     assert len(reached) == int(positions.sum())
+
+
+def test_what_a_real_camera_reads_outside_does_not_count(tmp_path: Path) -> None:
+    env, state = started(field_config(write_field(tmp_path, HOLED)))
+    footprint = env.camera.footprint(state.positions)
+    index = env.camera.window_index(footprint).view_as(state.readings)
+    taken = state.readings != 0
+    state.readings.copy_(taken)
+    assert env.fields is not None
+    env.fields.clear(state, index.flatten(2))
+    inside = state.inside.flatten(1).gather(1, index.flatten(1)).view_as(taken)
+    assert torch.equal(state.readings, torch.where(inside, 1, -1) * taken)
+
+
+def test_metrics_are_those_of_the_cells_inside(tmp_path: Path) -> None:
+    env, _ = started(field_config(write_field(tmp_path, HOLED), budget=5))
+    record = evaluate(env, make_planner("random", env, None), 3, 1, keep_maps=3)
+    assert record.inside is not None
+    for e in range(3):
+        belief, truth = (
+            maps[e][record.inside[e]].view(1, 1, -1) for maps in (record.belief, record.truth)
+        )
+        seen = footprint_masks(record.footprints[e].flatten(0, 1), record.inside[e].shape).any(0)
+        seen = seen[record.inside[e]].view(1, 1, -1)
+        expected = map_metrics(belief, truth, seen)
+        assert float(record.metrics["coverage"][e, -1]) == pytest.approx(float(coverage(seen)))
+        for name, value in expected.items():
+            assert float(record.metrics[name][e, -1]) == pytest.approx(float(value), abs=2e-5)
+
+
+def test_figures_and_pages_draw_the_ground_outside(tmp_path: Path) -> None:
+    env, _ = started(field_config(write_field(tmp_path, HOLED), budget=3))
+    record = evaluate(env, make_planner("random", env, None), 1, 1)
+    (outline,) = zone_outlines(record.alone(0))
+    outside = shapely.Polygon()
+    for ring in outline.rings:
+        outside = outside.symmetric_difference(shapely.Polygon(ring))
+    rows, cols = env.camera.shape
+    size = np.array(env.config.geometry.cell_size)
+    whole = shapely.box(0, 0, *(size * (rows, cols)))
+    assert outside.symmetric_difference(whole.difference(HOLED)).area < 0.02 * whole.area
+    write_page({"random": record}, 0, tmp_path / "page.html")
+    assert outline.label in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_fields_differ_between_missions_and_are_the_same_for_a_seed() -> None:

@@ -18,6 +18,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config, coverage_level
 from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner, coverage
 from tests.mission.zones import feature, write_zones, zone_config
@@ -111,12 +112,16 @@ def test_it_goes_on_where_a_zone_hides_part_of_the_area(tmp_path: Path) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), actions=st.sampled_from([4, 6, 9, 27]))
-def test_path_lengths_are_scipys(seed: int, actions: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    actions=st.sampled_from([4, 6, 9, 27]),
+    version=st.sampled_from([Version.PLAIN, Version.LOOPS]),
+)
+def test_path_lengths_are_scipys(seed: int, actions: int, version: Version) -> None:
     config = zone_config(None, 5, actions=actions, agents=2, seed=seed, dims=(25.0, 20.0))
     env = MissionEnvironment(config, 2, "cpu")
     state = env.reset(env.draw_reset())
-    found = coverage.path_lengths(env.lattice, state.moves, state.positions, 6)
+    found = coverage.path_lengths(env.lattice, state.moves, state.positions, 6, version)
     places, steps = env.lattice.places(state.positions), env.lattice.places(env.lattice.offsets)
     for e in range(2):
         at, action = state.moves[e].flatten(0, 2).nonzero().unbind(1)

@@ -16,7 +16,7 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem, fly_greedily
 from marl_framework.planners.search.tree import EXPLORATION, TreeSearch, select
-from marl_framework.planners.search.windows import PathSearch
+from marl_framework.planners.search.windows import PathSearch, Windows
 from tests.small import small_config
 
 ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "test")
@@ -107,6 +107,38 @@ def test_a_wide_search_finds_the_best_of_all_paths(search: PathSearch, closed: f
         best = pytest.approx(max(gains.values()), abs=1e-3)
         assert (case.entropy[e] - plan.left[e]).sum().item() == best
         assert max(g for path, g in gains.items() if path[0] == plan.action[e]) == best
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("method", [BeamSearch, TreeSearch])
+def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(
+    compiled: bool, method: type[PathSearch]
+) -> None:
+    """Windows at borders and corners, too; the best of all paths of two moves is found."""
+    config = small_config(budget=6, dims=(70.0, 55.0), compute={"compile": compiled})
+    env = MissionEnvironment(config, 6, "cpu", "test")
+    view, state = LatticeView(env.config, env.lattice), env.reset(env.draw_reset())
+    generator = torch.Generator().manual_seed(2)
+    x, y, _ = env.lattice.shape
+    positions = torch.tensor(
+        [(0, 0, 0), (x - 1, y - 1, 1), (0, y - 1, 2), (6, 5, 0), (9, 0, 2), (7, 4, 1)]
+    )
+    ways = state.moves & (torch.rand(state.moves.shape, generator=generator) < 0.8)
+    mask = env.lattice.allowed(positions, ways)
+    left = torch.rand(6, x, y, generator=generator)
+    moves = torch.tensor([7, 1, 5, 2, 7, 7])
+    windows = Windows(view, 2)
+    assert not windows.is_whole
+    search = BeamSearch(view, 400) if method is BeamSearch else TreeSearch(view, 300, 7, 4)
+    local = windows.cut(left.unsqueeze(1), positions).squeeze(1)
+    plan = windows.search(search, Problem(positions, mask, ways, local, moves, 7))
+    short = Problem(positions, mask, ways, left, moves.clamp(max=2), 2)
+    whole = search.search(short)
+    assert mask.gather(1, plan.action.unsqueeze(1)).all()
+    found, best = (local - plan.left).sum((1, 2)), (left - whole.left).sum((1, 2))
+    torch.testing.assert_close(found, best, rtol=0, atol=1e-3)
+    pasted = windows.paste(plan.left / local, positions)
+    torch.testing.assert_close((left * (1 - pasted)).sum((1, 2)), found, rtol=0, atol=1e-4)
 
 
 def gain(case: Problem, e: int, path: tuple[int, ...]) -> float:
