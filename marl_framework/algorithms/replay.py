@@ -32,8 +32,9 @@ class Replay:
         return min(self._number, self._capacity)
 
     def fits(self, rollout: Rollout) -> bool:
-        """Return whether the missions of a rollout have the same fields and sizes."""
-        return _sizes(self._missions) == _sizes(rollout)
+        """Return whether the missions of a rollout have the same fields and sizes, and all fit."""
+        alike = _sizes(self._missions) == _sizes(rollout)
+        return alike and rollout.rewards.shape[1] <= self._capacity
 
     def write(self, rollout: Rollout) -> None:
         """Add all missions of a rollout; of more than M missions, only the last M are stored."""

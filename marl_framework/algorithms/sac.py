@@ -171,15 +171,15 @@ class SAC(ActorCritic):
         For arguments and results see `ActorCritic.update`.
         """
         if self._replay is None or not self._replay.fits(rollout):
-            self._replay = self._new_replay(rollout)
+            self._replay = self._new_replay(rollout, least=rollout.rewards.shape[1])
         self._replay.write(rollout)
         stats = super().update(rollout, epsilon, generator, steps, rate)
         return {**stats, "temperature": self.temperature.value}
 
-    def _new_replay(self, rollout: Rollout) -> Replay:
-        moves, missions, agents = rollout.actions.shape
-        stored = self.learning.replay_size // (number_of_ranks() * moves * agents)
-        return Replay(max(stored, missions), rollout)
+    def _new_replay(self, like: Rollout, least: int) -> Replay:
+        moves, _, agents = like.actions.shape
+        missions = self.learning.replay_size // (number_of_ranks() * moves * agents)
+        return Replay(max(missions, least), like)
 
     def passes(
         self, rollout: Rollout, epsilon: Floor, generator: torch.Generator | None
@@ -260,7 +260,7 @@ class SAC(ActorCritic):
             for name in ("observations", "critic_maps"):
                 stored[name] = stored[name].to(self.precision)
             rollout = Rollout(**{name: field.to(self.device) for name, field in stored.items()})
-            self._replay = self._new_replay(rollout)
+            self._replay = self._new_replay(rollout, least=1)  # grows with the first rollout
             self._replay.write(rollout)
 
 

@@ -79,12 +79,14 @@ def test_samples_are_copies_and_a_state_holds_only_what_is_stored() -> None:
     assert stored.untyped_storage().nbytes() == stored.numel() * stored.itemsize
 
 
-@pytest.mark.parametrize("other", ["fewer moves", "no mask"])
+@pytest.mark.parametrize("other", ["fewer moves", "no mask", "more missions"])
 def test_other_missions_do_not_fit(other: str) -> None:
     rollout = numbered(0, 2)
     ring = Replay(3, rollout)
-    assert ring.fits(numbered(0, 5))
-    if other == "no mask":
+    assert ring.fits(numbered(0, 3))
+    if other == "more missions":
+        assert not ring.fits(numbered(0, 4))
+    elif other == "no mask":
         assert not ring.fits(replace(rollout, active=None))
     else:
         assert not ring.fits(Rollout(**{k: v[:1] for k, v in rollout.tensors().items()}))

@@ -1,5 +1,6 @@
 """Discrete SAC: targets and losses against plain loops and TorchRL; temperature and replay."""
 
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from math import log
@@ -188,6 +189,28 @@ def test_missions_of_another_length_start_a_new_replay() -> None:
     short = Rollout(**{name: field[:1] for name, field in rollout.tensors().items()})
     team.update(short, 0.1)
     assert team.state_dict()["replay"]["written"] == 3
+
+
+@pytest.mark.parametrize(("replay_size", "missions"), [(4096, 9), (20, 5), (0, 3)])
+def test_a_loaded_replay_has_the_size_of_the_configuration(replay_size, missions) -> None:
+    team, other = make(algorithm="sac"), make(algorithm="sac", replay_size=replay_size)
+    for seed in range(2):
+        team.update(rollout_on(seed=seed), 0.1, shuffler())
+    other.load_state_dict(team.state_dict())
+    other.update(rollout_on(seed=2), 0.1, shuffler())
+    stored = other.state_dict()["replay"]["missions"]["rewards"].shape[1]
+    assert stored == missions  # of 3 rollouts with 3 missions of 4 transitions
+
+
+@pytest.mark.parametrize("replay_size", [0, 20, 4096])
+def test_a_replay_of_any_size_continues_bit_for_bit(replay_size: int) -> None:
+    team, other = (make(algorithm="sac", replay_size=replay_size, seed=k) for k in (0, 1))
+    for seed in range(3):
+        team.update(rollout_on(seed=seed), 0.1, shuffler())
+    other.load_state_dict(deepcopy(team.state_dict()))
+    for each in (team, other):
+        each.update(rollout_on(seed=4), 0.1, shuffler())
+    assert all(same(team.modules[name], other.modules[name]) for name in team.modules)
 
 
 def test_a_state_without_a_replay_refills_it_and_says_so() -> None:
