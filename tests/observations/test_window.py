@@ -20,7 +20,7 @@ from tests.small import random_actions, small_config
 from tests.turned import turned, turned_mission
 
 PLAIN: dict[str, Any] = {name: name not in PREDICTED_CHANNELS for name in CHANNELS}
-AREAS = [((30.0, 30.0), 5), ((60.0, 25.0), 7), ((15.0, 20.0), 9)]
+AREAS = [((30.0, 30.0), 5), ((60.0, 25.0), 7), ((20.0, 25.0), 9)]
 """Sides [m] and windows."""
 WINDOWED: dict[str, Any] = PLAIN | {"other_actions": False}
 
