@@ -42,6 +42,7 @@ class LatticeView:
     Attributes:
         moves: number of moves of the longest mission.
         has_inactive: whether some UAVs may be inactive.
+        reach: number of positions away from a UAV at which its reading can remove entropy, at most.
         version: kernel backend (plain, loops or Triton).
         tables: lookup tables of goals and entropy reduction, one row per lattice position (P).
     """
@@ -54,6 +55,8 @@ class LatticeView:
         self.version = version_for(config.compute, device)
         camera = Camera(config, "cpu")
         spacing, self._shape = config.experiment.constraints.spacing, camera.shape
+        sides = zip(camera.sides, config.geometry.cell_size, strict=True)
+        self.reach = max(math.ceil(max(side) * size / 2 / spacing) for side, size in sides) + 1
         self._cells, self._fine, shares, numbers = [], [], [], []
         for axis, size in enumerate(camera.shape):
             edges = _boundaries(

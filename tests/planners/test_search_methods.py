@@ -129,6 +129,9 @@ def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(
     moves = torch.tensor([7, 1, 5, 2, 7, 7])
     windows = Windows(view, 2)
     assert not windows.is_whole
+    at = torch.arange(len(view.tables.rows)) // (y * env.lattice.shape[2])
+    away = (torch.arange(x) - at.unsqueeze(1)).abs()
+    assert (away * (view.tables.rows > 0)).max() <= view.reach
     search = BeamSearch(view, 400) if method is BeamSearch else TreeSearch(view, 300, 7, 4)
     local = windows.cut(left.unsqueeze(1), positions).squeeze(1)
     plan = windows.search(search, Problem(positions, mask, ways, local, moves, 7))

@@ -26,7 +26,7 @@ class Windows:
     def __init__(self, view: LatticeView, horizon: int) -> None:
         self._view, self._horizon = view, horizon
         self._shape = view.lattice.shape[:2]
-        self._reach = horizon + _reach(view)
+        self._reach = horizon + view.reach
         side = 2 * self._reach + 1
         self.sides = min(side, self._shape[0]), min(side, self._shape[1])
         self.is_whole = self.sides == self._shape
@@ -91,14 +91,3 @@ class Windows:
         rows = parts * x.unsqueeze(1) + torch.arange(parts * across, device=x.device)
         cols = parts * y.unsqueeze(1) + torch.arange(parts * along, device=x.device)
         return rows.unsqueeze(2), cols.unsqueeze(1)
-
-
-def _reach(view: LatticeView) -> int:
-    """Return how many positions away from a UAV its reading can remove entropy."""
-    columns, levels = view.lattice.shape[1:]
-    places = torch.arange(len(view.tables.rows), device=view.tables.rows.device)
-    along, reach = (places // (columns * levels), places // levels % columns), 0
-    for table, own in zip(view.tables[1:3], along, strict=True):
-        distance = (torch.arange(table.shape[1], device=own.device) - own.unsqueeze(1)).abs()
-        reach = max(reach, int((distance * (table > 0)).max()))
-    return reach
