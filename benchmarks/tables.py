@@ -50,7 +50,13 @@ def _printed(module: str, results: dict[str, Any]) -> str:
 _PRINTED = (
     *(f"learning.{name}" for name in ("ablation", "predicted", "stages", "students", "algorithms")),
     *(f"learning.{name}" for name in ("no_fly", "sample_reuse", "update_interval", "adaptive")),
-    *("learning.search_settings", "speed.ranks", "speed.utilisation", "speed.search"),
+    *(
+        "learning.search_settings",
+        "learning.coma_navigation",
+        "speed.ranks",
+        "speed.utilisation",
+        "speed.search",
+    ),
     *(f"speed.{name}" for name in ("comparison", "network_types", "busy_machine", "machine_code")),
 )
 _WORKERS = tuple(
