@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from marl_framework.config.field import with_area
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState, StepDraws
@@ -41,7 +42,7 @@ def small_config(
     }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}
-    return Config.model_validate(tree)
+    return Config.model_validate(with_area(tree))
 
 
 def random_actions(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.field import with_area
 from marl_framework.config.former import FORMER, translate
 from marl_framework.config.messages import KEYS, SECTIONS, describe, join, show, unknown_key
 from marl_framework.config.model import Config
@@ -201,9 +202,11 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         return "".join([text for text in inside if text.startswith(" (override")][-3:])
 
     try:
-        config = Config.model_validate(_nest(values))
+        config = Config.model_validate(with_area(_nest(values)))
     except ValidationError as error:
         problems += describe(error, origin_of)
+    except ConfigError as error:  # of the field's file
+        problems.append(f"{error}{origin_of('environment.field')}")
     if problems:
         more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if problems[_MOST_PROBLEMS:] else []
         raise ConfigError(f"{source}: {'; '.join(problems[:_MOST_PROBLEMS] + more)}")

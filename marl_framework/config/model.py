@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
 from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.field import KEY as FIELD
-from marl_framework.config.field import RANDOM, with_area
+from marl_framework.config.field import RANDOM
 from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.learning import (
     ComputeConfig,
@@ -151,11 +151,6 @@ class Config(Section):
         constraints = experiment.constraints.model_copy(update={"budget": budget})
         update = {"missions": missions, "constraints": constraints}
         return self.model_copy(update={"experiment": experiment.model_copy(update=update)})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _area_follows_the_field(cls, sections: Any) -> Any:
-        return with_area(sections)
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

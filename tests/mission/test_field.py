@@ -22,7 +22,7 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate, footprint_masks
 from marl_framework.evaluation.metrics import coverage, map_metrics
-from marl_framework.evaluation.mission_page import write_page
+from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
@@ -308,7 +308,7 @@ def test_figures_and_pages_draw_the_ground_outside(tmp_path: Path) -> None:
     size = np.array(env.config.geometry.cell_size)
     whole = shapely.box(0, 0, *(size * (rows, cols)))
     assert outside.symmetric_difference(whole.difference(HOLED)).area < 0.02 * whole.area
-    write_page({"random": record}, 0, tmp_path / "page.html")
+    MissionPage({"random": record}).write(tmp_path / "page.html")
     assert outline.label in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
