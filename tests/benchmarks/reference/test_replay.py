@@ -121,7 +121,7 @@ CHANGED_FORMULAS: dict[str, tuple[object, str, Callable, str]] = {
         lambda strips, heard: original_heard_map(strips, torch.ones_like(heard)),
         "actor_observation: footprint",
     ),
-    "mask: no collisions": (lattice, "_exclude", lambda mask, conflict: mask, "action_mask"),
+    "mask: no collisions": (lattice, "_exclude", lambda mask, goals, taken: mask, "action_mask"),
     "reward: no weight": (cells, "interest_weight", torch.ones_like, "utility_absolute"),
 }
 original_heard_map = channels.FootprintStrips.heard_map
