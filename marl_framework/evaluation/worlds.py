@@ -49,6 +49,7 @@ _OFF: dict[tuple[str, ...], Callable[[Any], bool]] = {
     ("sensor", "reality"): lambda reality: reality == SensorRealityConfig().model_dump(),
     ("mapping", "caution"): lambda caution: caution == 1,
     ("environment", "area"): lambda areas: areas is None,
+    ("environment", "field"): lambda file: file is None,
 }
 """Keys that are left out of the definition while the feature is off."""
 _MAP_NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -317,4 +317,5 @@ def _exclude(mask: Tensor, goals: Tensor, taken: Tensor) -> Tensor:
     least = conflict.masked_fill(~mask, len(left) + 1).amin(-1, keepdim=True)
     kept = mask & (conflict == least)
     last = kept & (kept.flip(-1).cumsum(-1).flip(-1) == 1)
-    return torch.where(least == 0, kept, last)
+    free = least == 0
+    return (kept & free) | (last & ~free)  # ONNX Runtime selects no booleans

@@ -249,7 +249,7 @@ def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
         (["--terrain", "raster:nowhere.tif"], "nowhere.tif"),
         (["--agents", "two"], "--agents: two"),
         (["--agents", "2,2"], "--agents: 2,2"),
-        (["--agents", "17"], "experiment.missions.n_agents"),
+        (["--agents", "129"], "experiment.missions.n_agents"),
         (["--communication", "-1"], "--communication: -1"),
         (["--communication", "nan"], "--communication: nan"),
         (

@@ -50,6 +50,8 @@ COMPARED_BY = {  # loops, Triton
     ),
     "outlook": (f"{SEARCH}.test_what_actions_would_bring", ""),
     "fly": (f"{SEARCH}.test_greedy_flights", ""),
+    "advance": (f"{SEARCH}.test_a_search_chooses_the_same_with_and_without_loops", ""),
+    "path_lengths": ("../planners/test_coverage.test_path_lengths_are_scipys", ""),
     "find_repeats": (f"{SEARCH}.test_repeated_paths", ""),
     "footprint_gains": (
         "../planners/test_information_gain.test_scores_equal_loops_over_cells",
