@@ -144,9 +144,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
-    """Global generators start every test alike, whatever ran before."""
+    """Global generators and threads start every test alike, whatever ran before."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     yield
     torch.use_deterministic_algorithms(False)
