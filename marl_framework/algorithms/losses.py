@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,14 +44,56 @@ def td_lambda_returns(
         lambda_: trace decay λ.
         active: active agents, [T, E, N] bool; an agent's returns end with its last step.
     """
-    rewards = rewards.unsqueeze(-1).expand_as(values)
-    returns = torch.empty_like(values)
+
+    def bootstrap(t: int, after: Tensor) -> Tensor:
+        return (1 - lambda_) * values[t] + lambda_ * after
+
+    return _returns(rewards, values, gamma, bootstrap, active)
+
+
+def retrace_returns(
+    rewards: Tensor,
+    values: Tensor,
+    taken: Tensor,
+    traces: Tensor,
+    gamma: float,
+    active: Tensor | None = None,
+) -> Tensor:
+    """Return G_t = r_t + γ·[V_{t+1} + c_{t+1}·(G_{t+1} - Q_{t+1})] for whole episodes, [T, E, N].
+
+    c = λ·min(1, π(a)/μ(a)) gives Retrace(λ) (Munos et al. 2016); c = 0 gives one-step targets.
+
+    Args:
+        rewards: team rewards, [T, E].
+        values: values V(s_t) under the current policy, [T, E, N].
+        taken: values Q(s_t, a_t) of the actions taken, [T, E, N].
+        traces: trace coefficients c_t, [T, E, N].
+        gamma: discount factor γ.
+        active: active agents, [T, E, N] bool; an agent's returns end with its last step.
+    """
+
+    def bootstrap(t: int, after: Tensor) -> Tensor:
+        return values[t] + traces[t] * (after - taken[t])
+
+    return _returns(rewards, values, gamma, bootstrap, active)
+
+
+def _returns(
+    rewards: Tensor,
+    like: Tensor,
+    gamma: float,
+    bootstrap: Callable[[int, Tensor], Tensor],
+    active: Tensor | None,
+) -> Tensor:
+    """Return G_t = r_t + γ·`bootstrap(t + 1, G_{t+1})` of the shape of `like`, [T, E, N]."""
+    rewards = rewards.unsqueeze(-1).expand_as(like)
+    returns = torch.empty_like(like)
     returns[-1] = rewards[-1]
-    for t in range(len(values) - 2, -1, -1):
-        bootstrap = (1 - lambda_) * values[t + 1] + lambda_ * returns[t + 1]
+    for t in range(len(like) - 2, -1, -1):
+        value = bootstrap(t + 1, returns[t + 1])
         if active is not None:
-            bootstrap = bootstrap.where(active[t + 1], 0.0)
-        returns[t] = rewards[t] + gamma * bootstrap
+            value = value.where(active[t + 1], 0.0)
+        returns[t] = rewards[t] + gamma * value
     return returns
 
 

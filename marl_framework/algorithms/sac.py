@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
 from marl_framework.algorithms.batch import Transitions
-from marl_framework.algorithms.losses import select_taken
+from marl_framework.algorithms.losses import retrace_returns, select_taken
 from marl_framework.algorithms.optimisers import Learner, Step, load_optimizer, set_rate
 from marl_framework.algorithms.policy import Floor, policy_entropy, policy_probabilities
 from marl_framework.algorithms.ranks import mean_of, number_of_ranks
@@ -24,37 +24,6 @@ from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
 
 GIB = 2**30
-
-
-def retrace_returns(
-    rewards: Tensor,
-    values: Tensor,
-    taken: Tensor,
-    traces: Tensor,
-    gamma: float,
-    active: Tensor | None = None,
-) -> Tensor:
-    """Return G_t = r_t + γ·[V_{t+1} + c_{t+1}·(G_{t+1} - Q_{t+1})] for whole episodes, [T, E, N].
-
-    c = λ·min(1, π(a)/μ(a)) gives Retrace(λ) (Munos et al. 2016); c = 0 gives one-step targets.
-
-    Args:
-        rewards: team rewards, [T, E].
-        values: values V(s_t) under the current policy, [T, E, N].
-        taken: values Q(s_t, a_t) of the actions taken, [T, E, N].
-        traces: trace coefficients c_t, [T, E, N].
-        gamma: discount factor γ.
-        active: active agents, [T, E, N] bool; an agent's returns end with its last step.
-    """
-    rewards = rewards.unsqueeze(-1).expand_as(values)
-    returns = torch.empty_like(values)
-    returns[-1] = rewards[-1]
-    for t in range(len(values) - 2, -1, -1):
-        after = values[t + 1] + traces[t + 1] * (returns[t + 1] - taken[t + 1])
-        if active is not None:
-            after = after.where(active[t + 1], 0.0)
-        returns[t] = rewards[t] + gamma * after
-    return returns
 
 
 class Temperature(nn.Module):
