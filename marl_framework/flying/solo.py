@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -94,6 +94,13 @@ def fly_one(
             if options.html:
                 name, simulated = f"UAV {options.uav}", options.camera == SIMULATED
                 page = LivePage(run.path / "mission.html", world, name, simulated)
+
+            def watch(pilot: Pilot) -> None:
+                if (run.path / ABORT).exists():
+                    pilot.abort(f"the file {ABORT} exists")
+                if page is not None:
+                    page.update(pilot, moments)
+
             _wait_for_team(link, environment.n_agents)
             with recording(run.path / RECORD, facts, environment) as wrap:
                 pilot = make_pilot(
@@ -101,11 +108,7 @@ def fly_one(
                 )
                 while not pilot.over and len(stopped) < 2:
                     try:
-                        for _ in _turns(pilot, uav, moments, _PAUSE / options.time_factor):
-                            if (run.path / ABORT).exists():
-                                pilot.abort(f"the file {ABORT} exists")
-                            if page is not None:
-                                page.update(pilot, moments)
+                        _fly_on(pilot, uav, moments, _PAUSE / options.time_factor, watch)
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
@@ -188,9 +191,15 @@ def _wait_for_team(radio: ZenohRadio, team: int) -> None:
         time.sleep(_PAUSE)
 
 
-def _turns(pilot: Pilot, uav: int, moments: list[Moment], pause: float) -> Iterator[None]:
-    """Let a pilot fly until it is done; keep what it knows after each reading."""
+def _fly_on(
+    pilot: Pilot,
+    uav: int,
+    moments: list[Moment],
+    pause: float,
+    watch: Callable[[Pilot], None],
+) -> None:
+    """Let a pilot fly until it is done; keep what it knows, and call `watch` after each turn."""
     while not pilot.over:
         if not advance(pilot, uav, moments):
             time.sleep(pause)
-        yield
+        watch(pilot)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ STARTUP = "etc/init.d-posix/rcS"  # in the build folder of PX4
 _PERIOD = 1e5  # of ArduCopter's true positions, in simulated time [µs]
 
 
-class Program(threading.Thread):
+class Program(threading.Thread, ABC):
     """Runs a program in `folder` until `stop`, and records its true positions.
 
     Args:
@@ -74,9 +75,9 @@ class Program(threading.Thread):
             elif not self._track:
                 self._ask()
 
+    @abstractmethod
     def _position(self, message: Any) -> tuple[int, int, float]:
         """Return longitude, latitude [1e-7 degrees], and the altitude above home [m]."""
-        raise NotImplementedError
 
     def _ask(self) -> None:
         """Ask for true positions."""

@@ -1,4 +1,4 @@
-"""The command flies one UAV: its page is renewed, and it returns when it is told to."""
+"""The command flies one UAV, renews its page, and returns on an interruption or a file."""
 
 from __future__ import annotations
 

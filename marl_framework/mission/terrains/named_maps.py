@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import date, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ def fetch(path: str) -> Path:
         import pooch
 
         if named.flight is not None:
-            import rdata  # noqa: F401 (reads the table below)
+            import_module("rdata")  # reads the table below
     except ImportError as error:
         text = f"{_KEY}: {path} needs {error.name}; pip install 'marl_framework[data]'"
         raise ConfigError(text) from error
