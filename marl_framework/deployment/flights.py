@@ -1,4 +1,4 @@
-"""Flights over windows of a measured map, and their output files."""
+"""Flights over windows of a measured map or over a field, and their output files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import RANDOM
 from marl_framework.config.geography import Place, place_at, require_rasterio
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres
@@ -37,7 +38,7 @@ FOLDER = "mission_{:03d}"
 def deploy(
     config: Config, device: torch.device, checkpoint: Checkpoint | None, options: argparse.Namespace
 ) -> int:
-    """Fly windows of a measured map; write beliefs, waypoints and figures to a run folder.
+    """Fly windows of a map, or a field; write beliefs, waypoints and figures to a run folder.
 
     `options` needs `missions`, `html` and the options of `fly_into_run`.
     """
@@ -66,9 +67,10 @@ class UprightStreams(MissionStreams):
     def draw_reset(self) -> ResetDraws:
         """Draw the random numbers for the start of E missions."""
         draws = super().draw_reset()
-        (windows,) = draws.terrain.numbers  # a deployment has no terrain except the map
-        windows[:, SYMMETRY] = 0
         env = self._single
+        if env.terrain.raster is not None:
+            (windows,) = draws.terrain.numbers  # a deployment has no terrain except the map
+            windows[:, SYMMETRY] = 0
         origins = env.terrain.window_origins(draws.terrain)
         if env.zones is not None and origins is not None:
             moves = [env.zones.moves((x, y)) for x, y in origins.tolist()]
@@ -78,17 +80,17 @@ class UprightStreams(MissionStreams):
 
 @dataclass
 class Deployment:
-    """A planner, and the map windows over which it flies."""
+    """A planner, and the map windows or the field over which it flies."""
 
     environment: MissionEnvironment
     planner: Planner
     missions: int
-    """Number of windows."""
+    """Number of windows, or of flights over the field."""
     place: Place | None
-    """Location of the map on Earth; None if unknown."""
+    """Location of the map or field on Earth; None if unknown."""
 
     def fly(self) -> FlightRecord:
-        """Fly over the windows drawn with `environment.seed`."""
+        """Fly over the windows, or terrains, drawn with `environment.seed`."""
         seed = self.environment.config.environment.seed
         return evaluate(
             self.environment, self.planner, self.missions, seed, DEPLOYMENT,
@@ -97,10 +99,11 @@ class Deployment:
 
     def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
         """Write each mission to a subfolder; return the list of entries for `summary.json`."""
-        assert record.window_origins is not None  # a deployment has no terrain except the map
+        origins = record.window_origins
+        corners = [(0.0, 0.0)] * self.missions if origins is None else origins.tolist()
         finals, cell = report.final_values(record), self.environment.config.geometry.cell_size
         entries = []
-        for index, (x, y) in enumerate(record.window_origins.tolist()):
+        for index, (x, y) in enumerate(corners):
             place = None if self.place is None else self.place.moved(x, y)
             mission = record.alone(index)
             counts = mission.active[0].sum(0).tolist()
@@ -147,11 +150,17 @@ def prepare(
     Raises ConfigError if the map or the checkpoint is missing or incompatible, if UAVs may crash,
     or if `deployment` contradicts the map.
     """
-    if config.sensor.simulation.drawn_kinds != ("raster",):
-        kinds = ", ".join(config.sensor.simulation.kinds)
+    kinds, field = config.sensor.simulation.drawn_kinds, config.environment.field
+    has_field = field not in (None, RANDOM)
+    if not has_field and kinds != ("raster",):
         raise ConfigError(
-            f"sensor.simulation.kinds: deployment requires a measured map, got {kinds}; "
-            "set kinds to [raster], and sensor.simulation.raster.path to the file"
+            f"sensor.simulation.kinds: deployment requires a measured map or a field, got "
+            f"{', '.join(kinds)}; set kinds to [raster] and sensor.simulation.raster.path to a "
+            "file, or environment.field to a GeoJSON file"
+        )
+    if has_field and "raster" in kinds:
+        raise ConfigError(
+            "environment.field: not supported on a measured map in deployment; set it to null"
         )
     if config.missions.has_crashes:
         raise ConfigError("experiment.uav.crash_rate: not supported in deployment; set it to 0")
@@ -167,9 +176,9 @@ def prepare(
 
 
 def _place(environment: MissionEnvironment) -> Place | None:
-    """Return the location of the map, from the file or from `deployment.origin`."""
+    """Return the location of the map or field, from its file or from `deployment.origin`."""
     raster, settings = environment.terrain.raster, environment.config.deployment
-    name = environment.config.sensor.simulation.raster.path
+    name = environment.config.environment.field or environment.config.sensor.simulation.raster.path
     place = None if raster is None else raster.place
     if settings.origin is not None:
         if place is not None:

@@ -95,7 +95,7 @@ class MissionEnvironment:
         self.n_agents = config.missions.most_agents
         self.episode_length = config.missions.episode_length
         self.has_inactive = config.missions.has_inactive
-        tables = find_tables(config, split)
+        tables = find_tables(config)
         self.lattice = Lattice(config, device, None if tables is None else tables.positions)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)

@@ -21,13 +21,11 @@ NUMBERS = 3 + 2 * _KNOTS
 """Number of uniform draws per field."""
 
 
-def find_tables(config: Config, split: str) -> FieldTables | None:
+def find_tables(config: Config) -> FieldTables | None:
     """Read the field of a file; None if missions map the whole area, or draw a field each."""
     name = config.environment.field
     if name in (None, RANDOM):
         return None
-    if split == DEPLOYMENT:
-        raise ConfigError(f"{KEY}: not supported in deployment; set it to null")
     return read_tables(name, config)
 
 
