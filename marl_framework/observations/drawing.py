@@ -105,8 +105,8 @@ class FootprintStrips:
         """
         own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
         rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
-        others = rows.mT @ self._in_cols.unsqueeze(1)
-        values = torch.where(own > 0, 1.0, torch.where(others > 0, 0.0, UNSEEN))
+        number = rows.mT @ self._in_cols.unsqueeze(1)  # of heard footprints
+        values = number.clamp_(max=1).mul_(-UNSEEN).add_(UNSEEN).maximum(own)
         return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
 
     def global_map(self) -> Tensor:

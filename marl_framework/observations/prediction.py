@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import Features, LatticeView
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
 from marl_framework.runs.names import checkpoint_file
+
+CPU_POSITIONS = 2**15
+"""Number of lattice positions that a CPU predicts in one forward pass."""
 
 
 class MapPrediction:
@@ -42,9 +46,13 @@ class MapPrediction:
         lead, device = features.coarse.shape[:-3], features.coarse.device
         # On a CPU the convolutions are a quarter faster with channels last.
         order = torch.channels_last if device.type == "cpu" else torch.preserve_format
-        maps = (each.flatten(0, len(lead) - 1).to(memory_format=order) for each in features)
+        maps = [each.flatten(0, len(lead) - 1).to(memory_format=order) for each in features]
+        size = len(maps[0])
+        if device.type == "cpu":  # a fifth faster, and less memory
+            size = max(16, CPU_POSITIONS // math.prod(features.coarse.shape[-2:]))
         with autocast(device, resolve_precision(self._precision, device)):
-            logits = self._network(*maps)
+            chunks = zip(*(each.split(size) for each in maps), strict=True)
+            logits = torch.cat([self._network(*chunk) for chunk in chunks])
         return logits.float().sigmoid().unflatten(0, lead) * features.coarse[..., 1, :, :]
 
 
