@@ -104,10 +104,12 @@ class Lesson(MissionTask):
         self._team = find_team(teacher, config.logging.directory, name)
         trained = None if self._team is None else self._team.config()
         areas = _configure_mission(config, name, trained).areas
-        self.number_of_areas, self._config = len(areas), areas[area]
-        flown, place = self._config, self._config.environment
+        self.number_of_areas, flown = len(areas), areas[area]
+        self._config = flown
         if len(areas) > 1:
-            self.name = f"{name}-{place.x_dim:g}x{place.y_dim:g}"
+            sizes = [f"{each.environment.x_dim:g}x{each.environment.y_dim:g}" for each in areas]
+            repeated = f"-{area + 1}" if sizes.count(sizes[area]) > 1 else ""
+            self.name = f"{name}-{sizes[area]}{repeated}"
         check_lattice(config, flown, f"task {name}")
         if trained is not None:
             check_lattice(flown, trained, f"teacher of {name}")

@@ -215,6 +215,17 @@ def test_tasks_may_have_several_areas(tmp_path: Path) -> None:
     assert resumed.round() == rest
 
 
+def test_areas_of_one_size_have_lessons_of_their_own() -> None:
+    areas = [AREAS[0], AREAS[1], {**AREAS[0], "budget": 3}]
+    config = with_changes(
+        student(tasks={"a": {}}, teachers={"a": CORNER}),
+        WINDOW | {"environment": {"area": areas}},
+        "test",
+    )
+    names = [lesson.name for lesson in Distiller(config, CPU).lessons]
+    assert names == ["a-30x30-1", "a-40x20", "a-30x30-3"]
+
+
 def test_a_teacher_of_another_area_is_refused(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config(dims=(60.0, 40.0)))
     config = student(tasks={"a": {}}, teachers={"a": str(team)})
