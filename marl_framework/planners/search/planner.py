@@ -111,13 +111,14 @@ class SearchPlanner:
         `presumed`: share that UAV j is assumed to leave while its plan is unknown, [E, j, X, Y].
         """
         team, presumed = presumed.shape[1], presumed.unsqueeze(1)
-        plans = presumed.expand(-1, team, -1, -1, -1)
-        if self._plans.shape == plans.shape:
+        new = presumed.expand(-1, team, -1, -1, -1)
+        plans = self._plans  # changed in place: those of large teams have hundreds of megabytes
+        if plans.shape == new.shape:
             memory = self._settings.plan_memory * (state.t > 0)
-            change = (presumed - self._plans).mul_(memory.view(-1, 1, 1, 1, 1))
-            plans = torch.sub(presumed, change, out=change)
+            change = torch.sub(presumed, plans, out=plans).mul_(memory.view(-1, 1, 1, 1, 1))
+            torch.sub(presumed, change, out=plans)
         else:
-            plans = plans.clone()
+            plans = new.clone()
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
         return plans.masked_fill_(own[..., None, None], 1.0)
 
