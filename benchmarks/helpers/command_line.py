@@ -25,6 +25,7 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device, resolve_precision
+from marl_framework.mission.seeding import MAX_SEED
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -139,6 +140,13 @@ class Parser(command_line.Parser):
             option, default=default, help=f"{key} (default: {shown})", **more
         )
         self._keys[action.dest] = key
+
+    def add_flights(self) -> None:
+        """Add the options for a trained team and its missions."""
+        text, team = "trained team called student (default: %(default)s)", "pretrained:student"
+        self.add_argument("--checkpoint", default=team, metavar="RUN", help=text)
+        self.add_number("--missions", 50, "missions per row", 2, 4096)
+        self.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)
 
     def publish(
         self,

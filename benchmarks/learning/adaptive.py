@@ -178,12 +178,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("learning.adaptive", "Compare adaptive flights with replayed plans.")
-    text = "trained team called student (default: %(default)s)"
-    parser.add_argument("--checkpoint", default="pretrained:student", metavar="RUN", help=text)
+    parser.add_flights()
     parser.add_names("--terrains", TERRAINS)
     parser.add_names("--teams", TEAMS)
-    parser.add_number("--missions", 50, "missions per row", 2, 4096)
-    parser.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)
     return parser.publish(arguments, measure, table, draw)
 
 

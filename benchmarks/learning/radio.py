@@ -25,7 +25,6 @@ from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import LABELS, METRICS
 from marl_framework.evaluation.statistics import worst_tenth
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, with_team
 
@@ -107,11 +106,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("learning.radio", "Fly with lost and late messages.")
-    text = "trained team called student (default: %(default)s)"
-    parser.add_argument("--checkpoint", default="pretrained:student", metavar="RUN", help=text)
+    parser.add_flights()
     parser.add_names("--policies", POLICIES)
-    parser.add_number("--missions", 50, "missions per run", 2, 4096)
-    parser.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)
     return parser.publish(arguments, measure, table, draw)
 
 
