@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import torch
 
@@ -35,7 +35,6 @@ from marl_framework.flying.simulated import MissionRadio, World, simulated_hardw
 from marl_framework.flying.survey import area_place, write_belief
 from marl_framework.flying.zenoh_radio import ZenohRadio
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
@@ -77,10 +76,7 @@ def fly_one(
     check_starts(world, options.separation)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
     stopped: list[BaseException] = []
-
-    def make(own: MissionEnvironment) -> Planner:
-        return make_planner(options.policy, own, checkpoint)
-
+    make = partial(make_planner, options.policy, checkpoint=checkpoint)
     with torch.no_grad():  # compiles kernels before the flight
         make(environment).act(world.start.clone(), planner_generator(environment, options.seed))
     with ExitStack() as stack:
@@ -94,13 +90,6 @@ def fly_one(
             if options.html:
                 name, simulated = f"UAV {options.uav}", options.camera == SIMULATED
                 page = LivePage(run.path / "mission.html", world, name, simulated)
-
-            def watch(pilot: Pilot) -> None:
-                if (run.path / ABORT).exists():
-                    pilot.abort(f"the file {ABORT} exists")
-                if page is not None:
-                    page.update(pilot, moments)
-
             _wait_for_team(link, environment.n_agents)
             with recording(run.path / RECORD, facts, environment) as wrap:
                 pilot = make_pilot(
@@ -108,7 +97,12 @@ def fly_one(
                 )
                 while not pilot.over and len(stopped) < 2:
                     try:
-                        _fly_on(pilot, uav, moments, _PAUSE / options.time_factor, watch)
+                        if not advance(pilot, uav, moments):
+                            time.sleep(_PAUSE / options.time_factor)
+                        if (run.path / ABORT).exists():
+                            pilot.abort(f"the file {ABORT} exists")
+                        if page is not None:
+                            page.update(pilot, moments)
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
@@ -189,17 +183,3 @@ def _wait_for_team(radio: ZenohRadio, team: int) -> None:
             print(f"waiting for UAV {names}", flush=True)
         known = missing
         time.sleep(_PAUSE)
-
-
-def _fly_on(
-    pilot: Pilot,
-    uav: int,
-    moments: list[Moment],
-    pause: float,
-    watch: Callable[[Pilot], None],
-) -> None:
-    """Let a pilot fly until it is done; keep what it knows, and call `watch` after each turn."""
-    while not pilot.over:
-        if not advance(pilot, uav, moments):
-            time.sleep(pause)
-        watch(pilot)
