@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.record import facts_of, recording
 from marl_framework.flying.survey import area_place, write_belief
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
@@ -43,10 +43,7 @@ def dry_run(
     """
     area_place(config)
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
-
-    def make(own: MissionEnvironment) -> Planner:
-        return make_planner(options.policy, own, checkpoint)
-
+    make = partial(make_planner, options.policy, checkpoint=checkpoint)
     planner, world = make(environment), make_world(environment, options.seed)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from marl_framework.flying.record import (
 )
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
-from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import find_checkpoint
 
@@ -171,9 +171,7 @@ def replay(path: Path, checkpoint: str | None = None) -> int:
     for key, checksum in facts_of(config, policy, team, seed, separation)["weights"].items():
         if facts["weights"].get(key) != checksum:
             raise ConfigError(f"{key}: other weights than in {path}; use those of the flight")
-
-    def make(environment: MissionEnvironment) -> Planner:
-        return make_planner(policy, environment, team)
+    make = partial(make_planner, policy, checkpoint=team)
 
     def wrap(uav: int, state: MissionState, parts: Hardware) -> Hardware:
         return tapes[uav].hardware(uav, state) if uav in tapes else parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from marl_framework.config.model import Config
@@ -34,8 +36,5 @@ def train_team(config: Config, start: Start, log: RunLog, ranks: Ranks | None = 
         again = "a run with checkpoints continues with --resume --allow-changed KEY"
         return f"try --set {change}; {again}"
 
-    def make(made: int) -> Trainer:
-        return Trainer(config, device, ranks, made)
-
-    job = Job(config, device, make, Trainer.mark, advice, ranks)
-    return train(job, start, log)
+    make = partial(Trainer, config, device, ranks)
+    return train(Job(config, device, make, Trainer.mark, advice, ranks), start, log)
