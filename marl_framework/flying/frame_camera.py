@@ -188,19 +188,11 @@ class FrameReader:
         return torch.from_numpy(found)
 
 
-class FrameSource(Protocol):
-    """Where frames come from."""
-
-    def new(self) -> Iterator[Frame | UnusableFrameError]:
-        """Yield each new frame once; in place of a frame that cannot be used, its error."""
-        ...
-
-
 class FrameCamera:
     """The camera of a UAV.
 
     Args:
-        frames: source of its frames, `FrameFolder` or `FrameStream`.
+        frames: source of its frames.
         environment: environment of the mission.
         place: location of the mission's map on Earth, for frames in degrees.
         clock: clock of the frames and of the pilot.
@@ -211,7 +203,7 @@ class FrameCamera:
 
     def __init__(
         self,
-        frames: FrameSource,
+        frames: FrameFolder | FrameStream,
         environment: MissionEnvironment,
         place: geography.Place | None,
         clock: Clock,
