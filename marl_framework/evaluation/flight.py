@@ -80,7 +80,7 @@ class FlightRecord:
 
         The tensors are views.
         """
-        one: FlightRecord = combined([self], lambda values: values[index : index + 1])
+        one: FlightRecord = combined([self], lambda parts: parts[0][index : index + 1])
         team, readings = one.active[0, 0], int(one.active.any(2).sum())
         own: dict[str, Any] = {
             name: getattr(one, name)[:, :readings, team]
@@ -94,11 +94,11 @@ class FlightRecord:
         return replace(one, config=config, metrics=metrics, film=film, **own)
 
 
-def combined(parts: Sequence[Any], combine: Callable[..., Tensor]) -> Any:
+def combined(parts: Sequence[Any], combine: Callable[[Any], Tensor]) -> Any:
     """Combine tensors within tuples, dictionaries and dataclasses; other values are from part 0."""
     first = parts[0]
     if isinstance(first, Tensor):
-        return combine(*parts)
+        return combine(parts)
     if isinstance(first, tuple):
         return tuple(combined(column, combine) for column in zip(*parts, strict=True))
     if isinstance(first, dict):
@@ -123,11 +123,11 @@ class MissionStreams:
 
     def draw_reset(self) -> ResetDraws:
         """Draw the random numbers for the start of E missions."""
-        return combined([env.draw_reset() for env in self._each()], _concatenate)
+        return combined([env.draw_reset() for env in self._each()], torch.cat)
 
     def draw_step(self) -> StepDraws:
         """Draw the random numbers for one step of E missions."""
-        return combined([env.draw_step() for env in self._each()], _concatenate)
+        return combined([env.draw_step() for env in self._each()], torch.cat)
 
     def _each(self) -> Iterator[MissionEnvironment]:
         for generator in self._generators:
@@ -144,10 +144,6 @@ def _mission_seed(seed: int, split: str, number: int) -> int:
     """Return a mission's seed; further missions than streams use the next evaluation seed."""
     block, stream = divmod(number, _PLANNER_STREAM)
     return split_seed((seed + block) % MAX_SEED, split, stream)
-
-
-def _concatenate(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)
 
 
 class FlightLog:
@@ -296,8 +292,8 @@ def evaluate(
         draws = streams(env, seed, split, first)
         kept = min(max(keep_maps - first, 0), missions - first)
         batch = fly(env, planner, generator, draws, keep_maps=kept)
-        records.append(combined([batch], Tensor.cpu))
-    record: FlightRecord = combined(records, lambda *parts: torch.cat(parts)[:missions])
+        records.append(combined([batch], lambda parts: parts[0].cpu()))
+    record: FlightRecord = combined(records, lambda parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
     return replace(record, planning_seconds=seconds)
 

@@ -207,10 +207,10 @@ class MetaDraws:
         self._env = env
 
     def draw_reset(self) -> ResetDraws:
-        return combined([self._env.draw_reset()], lambda values: values.to("meta"))
+        return combined([self._env.draw_reset()], lambda parts: parts[0].to("meta"))
 
     def draw_step(self) -> StepDraws:
-        return combined([self._env.draw_step()], lambda values: values.to("meta"))
+        return combined([self._env.draw_step()], lambda parts: parts[0].to("meta"))
 
 
 @pytest.mark.parametrize("name", ["coverage", "information_gain", "oracle"])
