@@ -33,11 +33,8 @@ def describe_batch(
 ) -> dict[str, Tensor]:
     """Return diagnostics of a batch, keyed by the names in `training.logging.METRICS`.
 
-    Args:
-        batch: B transitions.
-        values: Q(s, ·) before the update, [B, A].
-        probabilities: π before the update, [B, A].
-        advantages: advantages of the actions taken, [B].
+    `values`, Q(s, ·), and `probabilities`, π, are those before the update, [B, A]; `advantages` are
+    those of the actions taken, [B].
     """
     weights, counted = batch.weights, batch.counted
     q = select_taken(values, batch.actions)
@@ -65,9 +62,7 @@ def describe_batch(
 def summarize(records: Sequence[dict[str, Tensor]], flat: Transitions) -> dict[str, Tensor]:
     """Average diagnostics over all batches and ranks; add statistics of the targets.
 
-    Args:
-        records: diagnostics of each batch, by name; a batch may lack some names.
-        flat: this rank's transitions of the training step.
+    A record may lack some names. `flat` holds this rank's transitions of the training step.
     """
     columns: dict[str, list[Tensor]] = {}
     for record in records:

@@ -98,12 +98,9 @@ class Graphs:
     ) -> Result:
         """Run a function; return its result, which the next call with the key may overwrite.
 
-        Args:
-            key: identifies the function and its shapes.
-            owner: owner of the tensors that the function reads; a new owner causes a new recording.
-            function: function of `number` as a scalar tensor.
-            number: value that changes from call to call.
-            generator: source of all random numbers; a new one causes a new recording.
+        `number` is passed to `function` as a scalar tensor. `key` identifies the function and its
+        shapes. A new `owner` of the tensors that the function reads, or a new `generator` of its
+        random numbers, causes a new recording.
         """
         known = self._recordings.get(key)
         if known is None or known.owner is not owner or known.generator is not generator:

@@ -32,13 +32,8 @@ class Step(NamedTuple):
 class Learner:
     """Trainer of one network with Adam.
 
-    Args:
-        network: network on its device, in float32.
-        settings: learning rate and maximum gradient norm.
-        device: device of the network.
-        scaler: gradient scaler, shared by all networks.
-        rule: `step_rule` or its kernel.
-        recorded: whether updates are recorded as CUDA graphs.
+    All networks share the `scaler`. `rule` is `step_rule` or its kernel; `recorded` says whether
+    updates are recorded as CUDA graphs.
 
     Attributes:
         network: the same network, but uses all cores and averages gradients over all ranks.
@@ -60,9 +55,8 @@ class Learner:
     def backward(self, sizes: Sequence[int], compute_loss: Callable[[int], Tensor]) -> Tensor:
         """Compute gradients of a batch's mean loss over all ranks; return this loss.
 
-        Args:
-            sizes: number of transitions in each micro-batch.
-            compute_loss: runs the network on the micro-batch with an index; returns its mean loss.
+        `sizes` are the numbers of transitions in the micro-batches; `compute_loss` returns the mean
+        loss of the micro-batch with an index.
         """
         self.optimizer.zero_grad(set_to_none=True)
         losses, last = [], len(sizes) - 1
@@ -138,13 +132,8 @@ def apply_gradients(
     skips the step if its `found_inf` is 1. Optimisers that are not fused (device `meta`) make every
     step. With float16, the scaler skips steps with overflowing gradients.
 
-    Args:
-        loss: loss of the stored gradients; parameters without a gradient do not change.
-        optimizer: optimiser with one parameter group.
-        scaler: gradient scaler of the loss.
-        maximum_norm: norm to which larger gradients are clipped.
-        halted: scalar; a value above 0 skips the step.
-        rule: `step_rule` or its kernel.
+    `loss` is that of the stored gradients; parameters without a gradient do not change. A scalar
+    `halted` above 0 skips the step. `rule` is `step_rule` or its kernel.
 
     Returns:
         The gradient norm before clipping, and 1 if loss or norm was not finite, else 0.

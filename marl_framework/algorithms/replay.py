@@ -15,11 +15,8 @@ class Replay:
     """Ring of the newest missions; rollouts are written whole, the oldest missions go first.
 
     Missions are stored as they were flown, with inactive UAVs. Nothing is copied to the host, and
-    samples can be recorded as CUDA graphs.
-
-    Args:
-        capacity: largest number of missions M.
-        like: rollout with the shapes, types and device of the missions.
+    samples can be recorded as CUDA graphs. `capacity` is the largest number of missions M; `like`
+    is a rollout with their shapes, types and device.
     """
 
     def __init__(self, capacity: int, like: Rollout) -> None:

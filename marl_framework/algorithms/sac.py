@@ -29,8 +29,7 @@ GIB = 2**30
 class Temperature(nn.Module):
     """Learned weight α of the policy's entropy.
 
-    Args:
-        initial: initial α, above 0.
+    `initial` must be above 0.
     """
 
     def __init__(self, initial: float) -> None:

@@ -56,12 +56,8 @@ FORMER = OBSOLETE | RENAMED.keys() | {_FIX_RANGE}
 def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
     """Replace published keys by current keys, in place.
 
-    Args:
-        values: values of a params file, by dotted name.
-        problems: list to which errors are appended.
-
-    Returns:
-        Notes for the user.
+    `values` are those of a params file, by dotted name. Errors are appended to `problems`. Returns
+    notes for the user.
     """
     moved = []
     if values.pop(_FIX_RANGE, True) is False:

@@ -74,10 +74,8 @@ PLANNER_NAMES = (LEARNED, *PLANNERS)
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     """Import the class or function at a dotted path, `module.name`.
 
-    Args:
-        path: dotted path; its module is located as by `import`.
-        key: key or option to cite in error messages.
-        parameters: names of the arguments that the part must accept.
+    The module is located as by `import`. Messages cite `key`; `parameters` are the names of the
+    arguments that the part must accept.
 
     Raises:
         ConfigError: the part does not exist, or cannot be imported or called with `parameters`.

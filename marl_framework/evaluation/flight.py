@@ -149,11 +149,8 @@ def _mission_seed(seed: int, split: str, number: int) -> int:
 class FlightLog:
     """Collects what a `FlightRecord` holds, reading by reading, on the device.
 
-    Args:
-        env: environment of E missions.
-        start: draws for their start.
-        state: the missions at their start.
-        keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
+    `start` has the draws for the start of the E missions, `state` the missions at their start. Maps
+    of `keep_maps` missions are recorded; None for all.
     """
 
     def __init__(

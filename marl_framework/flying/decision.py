@@ -63,12 +63,8 @@ class Decision(NamedTuple):
 class Decider:
     """Chooses the moves of one UAV.
 
-    Args:
-        uav: index of the UAV.
-        environment: environment of one mission.
-        make_planner: creates the planner from an environment.
-        generator: random generator of the planner, seeded alike for the team.
-        separation: see `safety.Rules`.
+    `make_planner` creates the planner from an environment; `generator` is its random generator,
+    seeded alike for the team. For `separation` see `safety.Rules`.
 
     Attributes:
         rules: what safety needs to know of the mission.
@@ -114,10 +110,8 @@ class Decider:
     ) -> Decision:
         """Choose a move.
 
-        Args:
-            state: what the UAV knows.
-            ways: ways of the other UAVs in the air.
-            announced: next places of the UAVs that decide earlier, by UAV.
+        `ways` are those of the other UAVs in the air; `announced` has the next places of the UAVs
+        that decide earlier, by UAV.
         """
         places = [(x, y, z) for x, y, z in state.positions[0].tolist()]
         lattice = self._lattice

@@ -101,13 +101,8 @@ def make_lens(settings: CameraConfig, width: int, height: int) -> Lens:
 def project(pose: Pose, lens: Lens, points: Tensor) -> Tensor:
     """Return the pixels (column, row) of ground points; NaN where the lens cannot see.
 
-    Args:
-        pose: pose of the camera.
-        lens: its lens.
-        points: points on the ground [m], relative to the point below the camera, [P, 2] float32.
-
-    Returns:
-        Pixels [P, 2] float32; they may lie outside the image.
+    Points [m] are relative to the point below the camera, [P, 2] float32. Pixels are [P, 2]
+    float32; they may lie outside the image.
     """
     angles = torch.tensor(pose[3:], dtype=torch.float64).deg2rad()
     turn = quaternion_to_rotation_matrix(torch.stack(quaternion_from_euler(*angles)))
@@ -126,11 +121,7 @@ class FrameReader:
     """Reads cells of flat ground from frames.
 
     A cell is of interest where the mean of the detector's probability, at up to 8 × 8 points of the
-    cell, is above 0.5.
-
-    Args:
-        config: configuration, with settings in `flying.camera`.
-        place: location of the map on Earth, for frames in degrees.
+    cell, is above 0.5. Frames in degrees require `place`, the location of the map on Earth.
     """
 
     def __init__(self, config: Config, place: geography.Place | None = None) -> None:
@@ -191,11 +182,8 @@ class FrameReader:
 class FrameCamera:
     """The camera of a UAV.
 
-    Args:
-        frames: source of its frames.
-        environment: environment of the mission.
-        place: location of the mission's map on Earth, for frames in degrees.
-        clock: clock of the frames and of the pilot.
+    Frames in degrees require `place`, the location of the mission's map on Earth. `clock` is that
+    of the frames and of the pilot.
 
     Attributes:
         ignored: number of frames that gave no reading, by reason.

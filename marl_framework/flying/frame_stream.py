@@ -23,12 +23,8 @@ class FrameStream:
     A thread reads all frames, so that old ones do not queue. If the stream ends, it is opened
     again. A frame is as old as `CameraConfig.latency` when it arrives.
 
-    Args:
-        url: address or file of the stream.
-        settings: settings of the camera.
-        status: telemetry of the vehicle that carries the camera; its newest value counts, as
-            frames are taken at rest.
-        clock: clock of the pilot.
+    `url` is the address or file of the stream. `status` returns the telemetry of the vehicle that
+    carries the camera; its newest value counts, as frames are taken at rest.
 
     Raises:
         ConfigError: the stream cannot be opened.

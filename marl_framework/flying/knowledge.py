@@ -19,10 +19,8 @@ _NEVER_FLIPS = -(2**15)  # see `Optics.flip_below`
 class Knowledge:
     """Fuses the readings that a UAV has taken and heard.
 
-    Args:
-        uav: index of the UAV.
-        environment: environment of one mission, whose camera and fusion are used.
-        state: what the UAV knows at the start.
+    `environment` has one mission; its camera and fusion are used. `state` is what the UAV knows at
+    the start.
 
     Attributes:
         state: what the UAV knows now; beliefs of the other UAVs are NaN.
@@ -49,10 +47,7 @@ class Knowledge:
     ) -> list[int]:
         """Fuse the UAV's own reading and those heard in the same move.
 
-        Args:
-            own: reading of this UAV.
-            heard: readings of other UAVs, by index.
-            positions: newest places of other UAVs, by index.
+        `heard` has the readings, and `positions` the newest places, of other UAVs by index.
 
         Returns:
             UAVs whose readings were fused, sorted; those that do not fit their footprint are not.

@@ -18,11 +18,8 @@ _REFRESH = 5  # of a browser [s]
 class LivePage:
     """Writes the page after each reading of a UAV.
 
-    Args:
-        path: file of the page.
-        world: mission of the UAV.
-        name: name of the UAV on the page.
-        shows_truth: whether the map of `world` is the real one.
+    `name` is that of the UAV on the page; `shows_truth` says whether the map of `world` is the real
+    one.
     """
 
     def __init__(self, path: Path, world: World, name: str, shows_truth: bool) -> None:

@@ -44,13 +44,9 @@ class MavsdkVehicle:
     It is checked and set up at once, while no UAV hovers. Commands return at once; a thread carries
     out the newest, and repeats it while the vehicle refuses.
 
-    Args:
-        url: address, such as `udpin://0.0.0.0:14541` or `serial:///dev/ttyACM0:57600`.
-        flight: home, altitude and fences; see `flight_plans.open_plan`.
-        environment: environment of the mission.
-        place: location of the area.
-        clock: clock of the pilot.
-        patience: wait for the vehicle, and again for its own checks [s].
+    `url` is an address such as `udpin://0.0.0.0:14541` or `serial:///dev/ttyACM0:57600`. `flight`
+    has home, altitude and fences, see `flight_plans.open_plan`. `patience` is the wait for the
+    vehicle, and again for its own checks [s].
 
     Raises:
         ConfigError: the extra is missing, the address is wrong, no autopilot answers, it is not

@@ -167,11 +167,8 @@ def decode(data: bytes) -> Message:
 class Inbox:
     """Messages that a UAV has accepted, by sender and move.
 
-    Args:
-        mission: number of the mission.
-        uav: index of the receiving UAV.
-        team: number of UAVs.
-        shape: number of places of the lattice, (X, Y, Z).
+    `uav` is the index of the receiver in a team of `team` UAVs; `shape` is the lattice's,
+    (X, Y, Z).
 
     Attributes:
         positions: newest position of each UAV, by sender.

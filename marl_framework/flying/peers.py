@@ -19,12 +19,8 @@ GRACE = 2.0
 class Peers:
     """Keeps account of the other UAVs.
 
-    Args:
-        uav: index of this UAV.
-        team: number of UAVs.
-        inbox: messages that this UAV has accepted.
-        limits: limits of silence and clocks.
-        return_seconds: upper bound of the time of a return [s].
+    `limits` are those of silence and clocks; `return_seconds` is an upper bound of the time of a
+    return [s].
 
     Attributes:
         lost: UAVs that have been silent for too long, or that contradict themselves; they stay

@@ -90,12 +90,8 @@ class FlightRecorder:
     """Writes what pilots and their hardware exchange.
 
     If the file cannot be written, the record ends there with a warning, and the flight goes on. If
-    the process is killed, the file has everything up to the newest log entry.
-
-    Args:
-        file: file to write; `close` closes it.
-        facts: see `facts_of`.
-        environment: environment of the mission.
+    the process is killed, the file has everything up to the newest log entry. `close` closes the
+    file. For `facts` see `facts_of`.
     """
 
     def __init__(

@@ -48,12 +48,8 @@ def refusal(
 ) -> str | None:
     """Return why a UAV must not fly from `start` to `goal`, or None if it may.
 
-    Args:
-        start: place of the UAV.
-        goal: next place of the UAV.
-        open_goals: places that lattice, zones and obstacles leave open from `start`.
-        others: other UAVs in the air, by index.
-        rules: separation and lattice.
+    `open_goals` are the places that lattice, zones and obstacles leave open from `start`; `others`
+    are the other UAVs in the air, by index.
     """
     if goal not in open_goals:
         return "leaves the open part of the lattice"

@@ -45,12 +45,8 @@ class SimulatedClock:
 class SimulatedVehicle:
     """A vehicle without position error; legs take as long as in a deployment.
 
-    Args:
-        pad: where it takes off and lands [m], [3].
-        level: altitude of its way to the start and of its return [m].
-        lattice: lattice of the mission.
-        settings: speeds and acceleration.
-        clock: clock of the simulation.
+    `pad` is where it takes off and lands [m], [3]; `level` is the altitude of its way to the start
+    and of its return [m].
     """
 
     def __init__(
@@ -119,10 +115,8 @@ class SimulatedVehicle:
 class World:
     """A mission that pilots fly: its map, its draws, and the messages on their way.
 
-    Args:
-        environment: environment of one mission, on the CPU.
-        reset: draws for its start.
-        steps: draws for its moves.
+    `environment` has one mission, on the CPU; `reset` and `steps` are the draws for its start and
+    moves.
 
     Attributes:
         start: the mission after its first readings, as the simulator starts it.

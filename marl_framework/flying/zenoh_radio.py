@@ -27,12 +27,9 @@ class ZenohRadio:
     Messages of a UAV arrive in the order in which it sent them. The liveliness token
     `marl/<mission>/alive/<uav>` exists while the radio is open.
 
-    Args:
-        mission: number of the mission.
-        uav: index of the UAV.
-        connect: endpoints of other UAVs or of routers, such as `tcp/10.0.0.1:7447`.
-        listen: endpoints to which others connect; a free TCP port by default. Without `connect`
-            and `listen`, UAVs find each other by multicast.
+    `connect` has endpoints of other UAVs or of routers, such as `tcp/10.0.0.1:7447`; `listen` has
+    those to which others connect, by default a free TCP port. Without both, UAVs find each other by
+    multicast.
 
     Attributes:
         present: indices of the UAVs that are reached, its own among them.

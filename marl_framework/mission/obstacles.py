@@ -32,11 +32,8 @@ class Obstacles:
         """Return boxes (x0, x1, y0, y1, height) [m], [E, K, 5] float64; NaN for omitted boxes.
 
         A box is omitted if it is within `spacing` of a start position along both axes, so that all
-        first moves stay open.
-
-        Args:
-            draws: uniform draws in [0, 1), [E, K, 5].
-            starts: lattice indices of the start positions, [E, N, 3].
+        first moves stay open. `draws` are uniform in [0, 1), [E, K, 5]; `starts` are lattice
+        indices, [E, N, 3].
         """
         u = draws.double()
         edges = []

@@ -41,10 +41,8 @@ class Radio:
         With bursts, each direction between two UAVs alternates between two states (Gilbert 1960):
         in one all messages are lost, in the other none.
 
-        Args:
-            state: the missions; `state.lossy` is the previous result.
-            uniform: draws in [0, 1), [E, N, N].
-            first: whether these are the first messages of the missions.
+        `state.lossy` is the previous result; `uniform` draws lie in [0, 1), [E, N, N]. `first` says
+        whether these are the first messages of the missions.
         """
         rate = state.failure_rate.view(-1, 1, 1)
         if first or not self.has_bursts:
@@ -57,11 +55,8 @@ class Radio:
     ) -> None:
         """Send the messages of a step: set `heard`, `lossy`, `delays` and `late`.
 
-        Args:
-            state: missions with current positions.
-            draws: draws of the step.
-            mask: missions that go on (or start, if `first`), [E] bool; None for all.
-            first: whether these are the first messages of the missions.
+        `mask` has the missions that go on (or start, if these are their `first` messages), [E]
+        bool; None for all.
         """
         lost = self.lost(state, draws.communication, first)
         if self.has_bursts:
@@ -119,11 +114,9 @@ class Radio:
 def hear(metres: Tensor, ranges: Tensor, lost: Tensor, active: Tensor | None = None) -> Tensor:
     """Return whether UAV i hears UAV j, [E, N, N] bool; each UAV hears itself.
 
-    Args:
-        metres: positions [m], [E, N, 3].
-        ranges: communication range [m], [E].
-        lost: whether the message from UAV j to UAV i is lost, [E, N, N] bool.
-        active: UAVs that fly, [E, N] bool; others hear only themselves. None if all fly.
+    `metres` are positions [m], [E, N, 3], and `ranges` communication ranges [m], [E]. `lost` says
+    whether the message from UAV j to UAV i is lost, [E, N, N] bool. UAVs that are not `active`,
+    [E, N] bool, hear only themselves; None if all fly.
     """
     offset = metres.unsqueeze(2) - metres.unsqueeze(1)
     reach = ranges.square() * (1 + 1e-5)  # tolerance: a UAV at exactly the range is heard

@@ -17,11 +17,8 @@ class Sectors:
     that start further along the side get the far part: a k-d tree of start positions (Bentley 1975,
     doi 10.1145/361002.361007). Only positions of the field count, and only they are in sectors.
 
-    Args:
-        team: size N of the largest team.
-        shape: number of positions, (X, Y).
-        device: device of all tensors.
-        field: positions of the field, [X, Y] bool; None for all.
+    `team` is the size N of the largest team, `shape` the number of positions, (X, Y). `field` has
+    the positions of the field, [X, Y] bool; None for all.
     """
 
     def __init__(
@@ -67,9 +64,8 @@ class Sectors:
     def deal(self, starts: Tensor, sizes: Tensor) -> Tensor:
         """Return the index of each UAV's sector, [E, N] int64; N for UAVs beyond the team.
 
-        Args:
-            starts: lattice indices, [E, N, 3] int64; equal starts are sorted by UAV id.
-            sizes: number of UAVs in each team, [E] int64.
+        `starts` are lattice indices, [E, N, 3] int64; equal starts are sorted by UAV id. `sizes`
+        are the numbers of UAVs in the teams, [E] int64.
         """
         team = starts.shape[1]
         ids = torch.arange(team, device=starts.device)
@@ -87,9 +83,7 @@ class Sectors:
     def maps(self, sectors: Tensor, sizes: Tensor) -> Tensor:
         """Return a map of each UAV's sector, 1 inside and 0 outside, [E, N, X, Y] float32.
 
-        Args:
-            sectors: sector indices from `deal`, [E, N] int64.
-            sizes: number of UAVs in each team, [E] int64.
+        `sectors` are indices from `deal`, [E, N] int64; `sizes` are the numbers of UAVs, [E] int64.
         """
         maps = self._maps[sizes].unsqueeze(1) == sectors[..., None, None]
         return maps.to(torch.float32)

@@ -94,8 +94,7 @@ def error_rates(config: Config) -> Tensor:
 def reading_odds(rates: Tensor) -> Tensor:
     """Return P(reading | ROI) / P(reading | not ROI), [..., 2]: positive, then negative reading.
 
-    Args:
-        rates: miss and false-alarm probabilities, [..., 2].
+    `rates` are miss and false-alarm probabilities, [..., 2].
     """
     miss, false_alarm = rates.unbind(-1)
     return torch.stack(((1 - miss) / false_alarm, miss / (1 - false_alarm)), -1)
@@ -104,9 +103,7 @@ def reading_odds(rates: Tensor) -> Tensor:
 def cautious_rates(rates: Tensor, caution: float) -> Tensor:
     """Return the rates of a camera whose `reading_odds` are those of `rates` to a power.
 
-    Args:
-        rates: miss and false-alarm probabilities, [..., 2].
-        caution: exponent of the odds.
+    `rates` are miss and false-alarm probabilities, [..., 2]; `caution` is the power.
     """
     if caution == 1:
         return rates
@@ -118,8 +115,7 @@ def cautious_rates(rates: Tensor, caution: float) -> Tensor:
 def reading_shift(rates: Tensor) -> Tensor:
     """Return the rise (fall) of a belief of 0.5 after a positive (negative) reading, [..., 2].
 
-    Args:
-        rates: miss and false-alarm probabilities, [..., 2].
+    `rates` are miss and false-alarm probabilities, [..., 2].
     """
     return 0.5 - _posterior_error(rates)
 

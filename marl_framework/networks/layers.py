@@ -89,10 +89,7 @@ def is_linear(maps: Tensor, weight: Tensor) -> bool:
 def as_linear(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Apply a kernel as large as its input as a linear layer, in the weights' memory order.
 
-    Args:
-        maps: [B, C, X, Y].
-        weight: [O, C, X, Y].
-        bias: [O].
+    `maps` are [B, C, X, Y], `weight` is [O, C, X, Y] and `bias` [O].
 
     Returns:
         [B, O, 1, 1].
@@ -178,12 +175,8 @@ def choose_ways(
     """Set the ways of networks on a CPU by `compute.convolutions`; return the ways by network.
 
     A deterministic training measures nothing: its layers stay convolutions unless set otherwise.
-
-    Args:
-        networks: networks by name; `actor` sees the actor's channels, others the critic's.
-        sizes: sizes of the inputs.
-        compute: choice of the ways.
-        precision: precision of forward passes.
+    `actor` sees the actor's channels, other networks the critic's. `precision` is that of forward
+    passes.
     """
     choice = compute.convolutions
     if choice == _AUTO and compute.deterministic:
@@ -208,12 +201,8 @@ def fastest_ways(network: nn.Module, maps: Tensor, precision: torch.dtype) -> li
     """Return the fastest way of each convolution of a network on this CPU.
 
     Times the forward and the backward pass of each layer alone, on one core and in CPU time, so
-    that other processes hardly matter. Small layers stay convolutions.
-
-    Args:
-        network: network on the CPU; its ways change.
-        maps: inputs of the network, [B, C, X, Y].
-        precision: precision of forward passes.
+    that other processes hardly matter. Small layers stay convolutions. The network's ways change.
+    `maps` are its inputs, [B, C, X, Y]; `precision` is that of forward passes.
     """
     inputs: dict[nn.Module, Tensor] = {}
 

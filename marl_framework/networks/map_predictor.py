@@ -15,10 +15,8 @@ class MapPredictor(nn.Module):
     """Predictor of the share of each lattice cell's entropy that lies in the region of interest.
 
     Inputs are beliefs averaged onto the lattice and onto a grid `PARTS` times as fine. Means and
-    maxima over the map provide global features. The network works on any lattice.
-
-    Args:
-        width: number of channels of the hidden layers.
+    maxima over the map provide global features. The network works on any lattice. `width` is the
+    number of channels of the hidden layers.
     """
 
     def __init__(self, width: int) -> None:

@@ -146,9 +146,8 @@ def tensors_checksum(*states: Mapping[str, Tensor]) -> str:
 def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
     """Check that a resumed run reads the same weights and files as at its start.
 
-    Args:
-        now: current checksums, by name of weights or file.
-        before: checksums in the checkpoint; names in only one mapping are ignored.
+    `now` has the current checksums by name of weights or file, `before` those in the checkpoint.
+    Names in only one mapping are ignored.
 
     Raises:
         ConfigError: weights or files have changed.

@@ -28,8 +28,7 @@ _METADATA = "metadata.json"
 class History:
     """Current and archived runs of a folder.
 
-    Args:
-        runs: folder of the runs (`logging.directory`).
+    `runs` is the folder of the runs (`logging.directory`).
     """
 
     def __init__(self, runs: Path) -> None:
@@ -60,8 +59,7 @@ class History:
     def find(self, text: str) -> Path:
         """Return the folder of a run.
 
-        Args:
-            text: `name`, the current run or else the newest archived one; or `name/time`.
+        `text` is `name`, for the current run or else the newest archived one, or `name/time`.
 
         Raises:
             ConfigError: the run does not exist.

@@ -43,9 +43,8 @@ def name_in_use(path: Path) -> ConfigError:
 def checkpoint_file(name: str) -> Path:
     """Return the path of a checkpoint file.
 
-    Args:
-        name: checkpoint file; run folder, for its best or else last checkpoint; or
-            `pretrained:NAME`.
+    `name` is a checkpoint file; a run folder, for its best or else last checkpoint; or
+    `pretrained:NAME`.
 
     Raises:
         ConfigError: the checkpoint does not exist.

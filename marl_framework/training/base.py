@@ -64,9 +64,8 @@ class RunTrainer(ABC):
     def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
         """Train to the end, or to the end of the step in which `interrupt` is called.
 
-        Args:
-            run: run folder; None on ranks other than 0.
-            profile: number of training steps to record with torch.profiler.
+        `run` is None on ranks other than 0. `profile` is the number of training steps to record
+        with torch.profiler.
 
         Returns:
             The content of `summary.json`: `results`, `timing`, `machine`.

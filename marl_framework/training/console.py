@@ -30,11 +30,8 @@ class ProgressView:
     A terminal shows a block that is redrawn in place; other streams get plain lines, as does the
     log of a run in both cases. On exit, also after an exception, the last numbers are shown.
 
-    Args:
-        total_steps: number of training steps of the whole training.
-        first_step: number of training steps made by earlier processes.
-        stream: output stream; standard output by default.
-        clock: returns the time [s].
+    `total_steps` are those of the whole training, `first_step` of them made by earlier processes.
+    The `stream` is standard output by default; `clock` returns the time [s].
     """
 
     def __init__(
@@ -63,10 +60,8 @@ class ProgressView:
     ) -> None:
         """Show a finished training step; absent numbers and None keep their last value.
 
-        Args:
-            step: number of training steps made.
-            numbers: `return` of the last episodes, `validation entropy` [bit], `transitions/s`.
-            shares: share of the time (0 … 1) by stage.
+        `numbers` are the `return` of the last episodes, `validation entropy` [bit] and
+        `transitions/s`; `shares` are shares of the time (0 … 1) by stage.
         """
         self._step, self._fresh = step, True
         present = {name: value for name, value in (numbers or {}).items() if value is not None}

@@ -27,10 +27,8 @@ def guarded(
 ) -> int:
     """Run a command; report an error as one line on the screen and in the log.
 
-    Args:
-        run: function that runs the command and attaches the log to a run folder.
-        ranks: place of this process among the ranks; only rank 0 reports errors.
-        again: advice after a file could not be written.
+    `run` attaches the log to a run folder. Only rank 0 reports errors. `again` is the advice after
+    a file could not be written.
 
     Returns:
         Exit code: 0 done, 1 failed, 2 bad input, 130 interrupted.

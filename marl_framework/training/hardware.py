@@ -23,11 +23,9 @@ Reader = Callable[[], Mapping[str, float]]
 class HardwareMonitor:
     """Samples hardware metrics in a thread; metrics that chip or driver lack are omitted.
 
-    Args:
-        device: device of the training; with a CPU, only host metrics are sampled.
-        folder: folder on the disk to monitor.
-        period: time between samples [s].
-        readers: functions that return metrics; by default `gpu_readers` and `HostReader`.
+    With a CPU as `device`, only host metrics are sampled. `folder` lies on the disk to monitor;
+    `period` is the time between samples [s]. `readers` return metrics, by default `gpu_readers` and
+    `HostReader`.
     """
 
     def __init__(

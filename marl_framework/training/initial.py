@@ -65,11 +65,7 @@ def follow_teacher(
 ) -> dict[str, str]:
     """Set the trained team of `learning.teacher` as teacher, unless the teacher's weight is 0.
 
-    Args:
-        algorithm: algorithm to train.
-        config: configuration of the training.
-        device: device of the training.
-        made: number of training steps made before.
+    `made` is the number of training steps made before.
 
     Returns:
         Checksum of the teacher's weights, for `check_weights`; empty without a teacher.

@@ -139,10 +139,8 @@ class TrainingLogger:
     ) -> dict[str, float]:
         """Collect the metrics of a training step; write all metrics when due.
 
-        Args:
-            step: training step, from 1; steps may be skipped.
-            metrics: scalars by name; all tensors on the same device.
-            counts: occurrences of each bin by name, [B], on the same device.
+        Steps begin at 1 and may be skipped. `metrics` are scalars by name, and `counts` the
+        occurrences of each bin by name, [B]; all tensors are on the same device.
 
         Returns:
             Written scalars by name; empty if no write was due.
@@ -323,12 +321,8 @@ def make_logger(
 ) -> TrainingLogger:
     """Build a logger with the writers and intervals of a configuration.
 
-    Args:
-        config: configuration of the training.
-        run: run folder; None to write nothing.
-        first_step: number of training steps made before.
-        report: function that prints a line.
-        tag: function that returns the tag of a metric.
+    Without a `run`, it writes nothing. `first_step` is the number of training steps made before,
+    `report` prints a line, and `tag` returns the tag of a metric.
 
     Raises:
         ConfigError: a writer is not installed or cannot start.

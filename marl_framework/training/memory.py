@@ -46,11 +46,8 @@ def memory_estimate(
     of kernels, fragmentation, networks with inputs other than those of actor and critic, and custom
     parts that fail on meta tensors.
 
-    Args:
-        config: configuration of the training.
-        ranks: number of ranks that share the missions.
-        device: device of the training; None for a device without compiled loops or kernels,
-            which needs the most.
+    `ranks` share the missions. Without a `device`, the estimate is for one without compiled loops
+    or kernels, which needs the most.
     """
     sizes, learning = config.network_sizes, config.learning
     weights, layers, precision = _count_networks(config, device)
@@ -147,10 +144,8 @@ def _count_networks(
 def layer_outputs(module: nn.Module, name: str, sizes: NetworkSizes) -> list[int]:
     """Return the output size of each layer for one transition; [] if the inputs do not fit.
 
-    Args:
-        module: network on the meta device.
-        name: name of the network; `actor` gets the actor's channels, others the critic's.
-        sizes: sizes of the inputs.
+    `module` is on the meta device. As `name`, `actor` gets the actor's channels, others the
+    critic's.
     """
     outputs: list[int] = []
 
@@ -212,11 +207,8 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
 def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: int = 1) -> str:
     """Return the keys to lower, most useful first, with values that should fit.
 
-    Args:
-        config: configuration that does not fit.
-        parts: bytes needed by purpose, from `memory_estimate`.
-        free: free bytes for each rank.
-        ranks: number of ranks that share the missions.
+    `parts` are the bytes of `memory_estimate` for a configuration that does not fit; `free` are the
+    free bytes of each of the `ranks` that share the missions.
     """
     share = min(_SHARE * free / peak(parts), 0.5)
     sizes = dict(parts)

@@ -51,9 +51,7 @@ class Start:
 def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) -> None:
     """Add the options of every command that trains a run.
 
-    Args:
-        parser: parser of the command.
-        config: default params file.
+    `config` is the default params file.
     """
     default = config or "$CONFIG_FILE_PATH, else the mission of --checkpoint, else params.yaml"
     text = f"params file: a path, or a name in params/ (default: {default})"

@@ -27,12 +27,8 @@ class Outputs(ExitStack):
 
     Ranks other than 0 write nothing, but run the same loop and make the same collective calls.
 
-    Args:
-        config: configuration of the training.
-        device: device of the training.
-        run: run folder; None on ranks other than 0.
-        first_step: number of training steps already made, when resuming.
-        profile: number of training steps to record with torch.profiler.
+    `run` is None on ranks other than 0. When resuming, `first_step` training steps were made
+    before. `profile` is the number of training steps to record with torch.profiler.
 
     Attributes:
         logger: logger of the metrics.
@@ -71,11 +67,8 @@ class Outputs(ExitStack):
     def report(self, step: int, known: Mapping[str, float], fresh: bool, timer: StageTimer) -> None:
         """Show the progress; if metrics are fresh, show and log the time share of each stage.
 
-        Args:
-            step: number of training steps made.
-            known: latest metrics.
-            fresh: whether metrics were written in this step; if so, the timer is reset.
-            timer: timer of the stages.
+        `known` has the latest metrics. `fresh` says whether metrics were written in this step; if
+        so, the timer is reset.
         """
         if self._progress is None or self._hardware is None:
             if fresh:

@@ -48,13 +48,9 @@ def find_run(
 ) -> Resumption | None:
     """Lock a run and load the saved state; return None if no run has this name.
 
-    Args:
-        name: name of the run.
-        config: configuration of the resumed training.
-        mark: key that only checkpoints of this kind of training contain.
-        allowed: keys that may differ from the checkpoint's configuration; None if the command
-            has no option to allow keys.
-        report: function that prints warnings about damaged checkpoints.
+    `mark` is a key that only checkpoints of this kind of training contain. `allowed` has the keys
+    that may differ from the checkpoint's configuration; None if the command has no option to allow
+    keys. `report` prints warnings about damaged checkpoints.
 
     Raises:
         ConfigError: the run is in training, the checkpoints are unreadable or belong to another

@@ -107,9 +107,8 @@ class RoundTrainer(RunTrainer):
     ) -> dict[str, Tensor]:
         """Make the updates of a round; return the mean `loss` and number of `skipped_updates`.
 
-        Args:
-            loss_of: function that computes the loss of an update, given its index in the round.
-            gradient_norm: largest gradient norm; larger gradients are clipped.
+        `loss_of` computes the loss of an update, given its index in the round. Gradients with a
+        norm above `gradient_norm` are clipped.
         """
         settings = self._section
         updates = settings.rounds * settings.updates

@@ -135,10 +135,7 @@ def read_series(
 def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> dict[str, int]:
     """Train all runs, or submit them to Slurm.
 
-    Args:
-        launch: options for starting the runs.
-        config: configuration described by `launch.words`.
-        runs: configurations by run name.
+    `launch.words` describe `config`; `runs` has configurations by run name.
 
     Returns:
         Exit codes by run name, see `run_commands`; empty after a submission.

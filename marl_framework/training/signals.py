@@ -31,10 +31,8 @@ def interruptible(
     stay ignored, as SIGHUP under `nohup`. A rank that waits inside a driver for a dead rank cannot
     run Python's signal handlers; such a process is ended `patience` seconds after the signal.
 
-    Args:
-        stop: function that ends the training after the current step.
-        ranks: place of this process among the ranks.
-        patience: time for one of several ranks to end the current step [s].
+    `stop` ends the training after the current step; `patience` is the time for one of several ranks
+    to end this step [s].
     """
     urged = False
 

@@ -71,11 +71,9 @@ def submit(
 ) -> dict[str, Any]:
     """Submit each command as a job; return the submitit jobs by run name.
 
-    Args:
-        commands: words of each command, including `--resume`, by run name.
-        folder: folder of submitit's files.
-        options: options of sbatch by submitit's names; `time` in minutes.
-        cluster: `slurm`; `local` or `debug` for tests.
+    `commands` has the words of each command, with `--resume`, by run name. submitit's files are in
+    `folder`. `options` are those of sbatch by submitit's names, `time` in minutes. `cluster` is
+    `slurm`, or for tests `local` or `debug`.
 
     Raises:
         ConfigError: submitit rejects an option, or finds no Slurm.

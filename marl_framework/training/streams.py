@@ -40,11 +40,8 @@ def renew_stream(generator: torch.Generator, seed: int, made: int, number: int) 
     streams and the start of this training. Two coincidences remain: the training split of another
     `environment.seed`, and this training 2**20 - 1 missions or rounds later, use the same seed.
 
-    Args:
-        generator: generator to seed.
-        seed: `environment.seed`.
-        made: number of missions flown or rounds made.
-        number: index of the stream, such as the rank.
+    `seed` is `environment.seed`, `made` the number of missions flown or rounds made, and `number`
+    the index of the stream, such as the rank.
     """
     other = (seed + 1 + (made + 1) * _STEP % (MAX_SEED - 1)) % MAX_SEED
     generator.manual_seed(split_seed(other, "training", number))

@@ -25,11 +25,8 @@ def flown_metrics(
     All ranks call this function together. Scalars cover the rollouts of all ranks, counts only the
     rollout of this rank.
 
-    Args:
-        rollout: rollout of `MissionTask`; its metrics are absolute utility, relative utility and
-            the number of UAVs at each altitude.
-        reward: scale and offset of the absolute return.
-        num_actions: number of actions, A.
+    The metrics of a rollout of `MissionTask` are absolute utility, relative utility and the number
+    of UAVs at each altitude. `reward` has scale and offset of the absolute return.
     """
     absolute, relative = rollout.metrics[..., 0], rollout.metrics[..., 1]
     scaled = reward.absolute_scale * absolute + reward.absolute_offset

@@ -35,9 +35,8 @@ class WandbWriter:
     environment variables such as WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline. A failed
     write raises OSError.
 
-    Args:
-        folder: run folder, whose name becomes the run's name; holds wandb's files and run ID.
-        config: configuration as plain data, shown with the run.
+    The name of the run folder becomes the run's name; `folder` also holds wandb's files and run ID.
+    `config`, as plain data, is shown with the run.
 
     Raises:
         ConfigError: wandb is not installed or cannot start.
