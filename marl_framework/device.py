@@ -51,8 +51,7 @@ def automatic_device() -> torch.device:
 def as_device(device: torch.device | str, key: str = "device") -> torch.device:
     """Return the device for an argument or key: `cpu`, `cuda` (the current GPU) or `cuda:N`.
 
-    Raises:
-        ConfigError: the value is not a device, or names a GPU that this machine lacks.
+    Raises ConfigError if the value is not a device, or names a GPU that this machine lacks.
     """
     try:
         resolved = torch.device(device)
@@ -105,10 +104,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     `auto` is bfloat16 on GPUs with compute capability 8.0 or above and on CPUs with bfloat16
     instructions, float16 on older GPUs, and float32 on other CPUs.
 
-    Devices other than CPU and GPU always use float32.
-
-    Raises:
-        ConfigError: float16 on a CPU.
+    Devices other than CPU and GPU always use float32. Raises ConfigError for float16 on a CPU.
     """
     if device.type not in ("cpu", "cuda"):
         return torch.float32  # such as meta, which autocast does not support

@@ -143,8 +143,7 @@ def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
 def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
     """Return the CUDA graphs for a training run; None if disabled or without a GPU.
 
-    Raises:
-        ConfigError: another setting does not support CUDA graphs.
+    Raises ConfigError if another setting does not support CUDA graphs.
     """
     if not is_recorded(compute, device):
         return None

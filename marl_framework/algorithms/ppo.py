@@ -69,10 +69,8 @@ class PPO(StateValues):
     """Proximal policy optimisation of an actor and a critic V(s) (Schulman et al. 2017).
 
     Targets and advantages are computed with the critic as it is before its updates. The advantage
-    is the generalised advantage estimate (Schulman et al. 2016): TD(λ) return minus V(s).
-
-    Raises:
-        ConfigError: `learning.clip_ratio` is 0.
+    is the generalised advantage estimate (Schulman et al. 2016): TD(λ) return minus V(s). Raises
+    ConfigError if `learning.clip_ratio` is 0.
     """
 
     has_target = False

@@ -22,8 +22,7 @@ class ConfigWarning(UserWarning):
 def found_at(where: str) -> Iterator[None]:
     """Prefix the message of a `ConfigError` with the key or option of the invalid input.
 
-    Raises:
-        ConfigError: the body raised a `ConfigError`.
+    Raises ConfigError if the body raised a `ConfigError`.
     """
     try:
         yield

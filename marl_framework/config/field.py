@@ -30,8 +30,7 @@ class Field(NamedTuple):
 def read_field(name: str) -> Field:
     """Read a field; several polygons are united.
 
-    Raises:
-        ConfigError: the file cannot be read, or a polygon is invalid.
+    Raises ConfigError if the file cannot be read, or a polygon is invalid.
     """
     # Imported here, because configurations without a field need no NumPy.
     from marl_framework.config.geography import require_rasterio

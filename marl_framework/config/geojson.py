@@ -34,8 +34,7 @@ class PolygonFile(NamedTuple):
 def read_polygons(name: str, key: str) -> PolygonFile:
     """Read a GeoJSON file that the configuration names at `key`.
 
-    Raises:
-        ConfigError: shapely is missing, or the file is not a FeatureCollection with features.
+    Raises ConfigError if shapely is missing, or the file is not a FeatureCollection with features.
     """
 
     def error(text: str) -> ConfigError:
@@ -64,8 +63,7 @@ def read_polygons(name: str, key: str) -> PolygonFile:
 def polygon_of(feature: Any) -> Any:
     """Return the shapely Polygon or MultiPolygon of a feature, in the file's coordinates.
 
-    Raises:
-        ValueError: it is not a polygon, or an invalid one.
+    Raises ValueError if it is not a polygon, or an invalid one.
     """
     import shapely
     from shapely.geometry import shape
@@ -83,8 +81,7 @@ def polygon_of(feature: Any) -> Any:
 def to_metres(polygon: Any, place: Place) -> Any:
     """Convert a polygon from longitude and latitude to metres from a place's lower left corner.
 
-    Raises:
-        ValueError: coordinates are not degrees.
+    Raises ValueError if coordinates are not degrees.
     """
     import shapely
 

@@ -42,8 +42,7 @@ _AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in default
 def resolve_config_path(name: str, folder: Path | None = None) -> Path:
     """Find a params file: a path relative to `folder` (default: here), or a name in `params/`.
 
-    Raises:
-        ConfigError: the file does not exist; the message lists the files in `params/`.
+    Raises ConfigError if the file does not exist; the message lists the files in `params/`.
     """
     folder = folder or Path()
     here = folder / name
@@ -88,8 +87,7 @@ def config_from_dict(
 def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Config:
     """Return a configuration with `changes`, given as in a params file.
 
-    Raises:
-        ConfigError: see `load_config`; `source` names the changes.
+    Raises ConfigError as `load_config` does; `source` names the changes.
     """
     return _build([("configuration", config_to_dict(config)), (source, changes)], source, ())
 

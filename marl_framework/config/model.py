@@ -256,8 +256,7 @@ def _check_noise(config: Config) -> None:
 def coverage_level(config: Config) -> int:
     """Return the lattice level of the coverage planner; the top level if UAVs cannot climb.
 
-    Raises:
-        ConfigError: the planner's altitude is not an altitude of the lattice.
+    Raises ConfigError if the planner's altitude is not an altitude of the lattice.
     """
     altitudes = config.geometry.altitudes
     altitude = config.experiment.baselines.coverage.altitude

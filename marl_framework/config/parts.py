@@ -75,10 +75,8 @@ def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     """Import the class or function at a dotted path, `module.name`.
 
     The module is located as by `import`. Messages cite `key`; `parameters` are the names of the
-    arguments that the part must accept.
-
-    Raises:
-        ConfigError: the part does not exist, or cannot be imported or called with `parameters`.
+    arguments that the part must accept. Raises ConfigError if the part does not exist, or cannot be
+    imported or called with `parameters`.
     """
     module_name, _, name = path.rpartition(".")
     try:

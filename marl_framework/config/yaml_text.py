@@ -70,8 +70,7 @@ for _class in (_Loader, _Dumper):
 def parse_yaml(text: str, source: str) -> Any:
     """Parse one YAML document into plain data; `source` is the file or override.
 
-    Raises:
-        ConfigError: the text is invalid; the message names the source and the line.
+    Raises ConfigError if the text is invalid; the message names the source and the line.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader

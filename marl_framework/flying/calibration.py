@@ -141,10 +141,8 @@ def calibrate(config: Config, folder: Path) -> Calibration:
     """Compare readings from the frames of a folder with the map in `sensor.simulation.raster`.
 
     Each frame is read as a frame at the nearest altitude of the lattice, over the footprint that
-    lies below its camera. Its cells begin at a pixel of the map, as in missions.
-
-    Raises:
-        ConfigError: the map or the detector cannot be used.
+    lies below its camera. Its cells begin at a pixel of the map, as in missions. Raises ConfigError
+    if the map or the detector cannot be used.
     """
     settings, origin = config.sensor.simulation.raster, config.deployment.origin
     if isinstance(settings.threshold, str):

@@ -241,8 +241,7 @@ def open_camera(
 ) -> Iterator[FrameCamera]:
     """Open the camera that `--camera` describes: `folder:PATH`, or `stream:URL` on a vehicle.
 
-    Raises:
-        ConfigError: `spec` or the detector is wrong, or the stream cannot be opened.
+    Raises ConfigError if `spec` or the detector is wrong, or the stream cannot be opened.
     """
     if not spec.startswith(STREAM):
         yield FrameCamera(FrameFolder(frames_folder(spec)), environment, place, clock)

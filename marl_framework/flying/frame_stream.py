@@ -24,10 +24,8 @@ class FrameStream:
     again. A frame is as old as `CameraConfig.latency` when it arrives.
 
     `url` is the address or file of the stream. `status` returns the telemetry of the vehicle that
-    carries the camera; its newest value counts, as frames are taken at rest.
-
-    Raises:
-        ConfigError: the stream cannot be opened.
+    carries the camera; its newest value counts, as frames are taken at rest. Raises ConfigError if
+    the stream cannot be opened.
     """
 
     def __init__(

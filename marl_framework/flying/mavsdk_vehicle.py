@@ -46,11 +46,9 @@ class MavsdkVehicle:
 
     `url` is an address such as `udpin://0.0.0.0:14541` or `serial:///dev/ttyACM0:57600`. `flight`
     has home, altitude and fences, see `flight_plans.open_plan`. `patience` is the wait for the
-    vehicle, and again for its own checks [s].
-
-    Raises:
-        ConfigError: the extra is missing, the address is wrong, no autopilot answers, it is not
-            that of `deployment.autopilot`, or a check fails.
+    vehicle, and again for its own checks [s]. Raises ConfigError if the extra is missing, the
+    address is wrong, no autopilot answers, it is not that of `deployment.autopilot`, or a check
+    fails.
     """
 
     def __init__(

@@ -115,10 +115,8 @@ class RandomFields:
     A field reaches from its first to its last column of lattice positions. Its borders below and
     above are lines from column to column, on both sides of a row of positions, the spine. So UAVs
     can fly between all positions of a field, and a move lies in the field if its ends do. Borders
-    do not bend inwards from the line between their ends.
-
-    Raises:
-        ConfigError: a field may have fewer positions than there are UAVs.
+    do not bend inwards from the line between their ends. Raises ConfigError if a field may have
+    fewer positions than there are UAVs.
     """
 
     def __init__(self, config: Config, lattice: Lattice) -> None:

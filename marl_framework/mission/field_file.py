@@ -33,9 +33,8 @@ class FieldTables(NamedTuple):
 def read_tables(name: str, config: Config) -> FieldTables:
     """Read the field of a file.
 
-    Raises:
-        ConfigError: the file cannot be read, or UAVs cannot start in the field or fly to all of
-            its positions.
+    Raises ConfigError if the file cannot be read, or UAVs cannot start in the field or fly to all
+    of its positions.
     """
     import shapely
 

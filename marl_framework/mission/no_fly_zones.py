@@ -121,8 +121,7 @@ def check_starts(
 ) -> None:
     """Check that all UAVs can start and move on, with open `moves` [X, Y, Z, A] on the CPU.
 
-    Raises:
-        ConfigError: they cannot; the message begins with `key`, and `where` names the window.
+    Raises ConfigError if they cannot; the message begins with `key`, and `where` names the window.
     """
     start, uavs = config.experiment.missions.start, config.missions.most_agents
     free = moves[:, :, -1].any(-1)

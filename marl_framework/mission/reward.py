@@ -70,10 +70,8 @@ def with_outside(
 class TeamReward:
     """Reward configured in `experiment.reward`, for maps of R·C = `cells` cells.
 
-    `f1_scale` adds the F1 gain of the global belief; this reads whole maps in every step.
-
-    Raises:
-        ConfigError: the custom function cannot be loaded.
+    `f1_scale` adds the F1 gain of the global belief; this reads whole maps in every step. Raises
+    ConfigError if the custom function cannot be loaded.
     """
 
     def __init__(self, config: RewardConfig, cells: int) -> None:

@@ -70,8 +70,7 @@ class ExponentialSensor:
 def error_rates(config: Config) -> Tensor:
     """Return the miss and false-alarm probabilities at each altitude, [Z, 2] float64.
 
-    Raises:
-        ConfigError: the sensor cannot be loaded, or a rate is out of range.
+    Raises ConfigError if the sensor cannot be loaded, or a rate is out of range.
     """
     name = config.sensor.model.type
     sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)

@@ -84,8 +84,7 @@ def _check_output(
 def check_outputs(out: object, shape: list[int], name: str, seen: torch.Tensor) -> None:
     """Check the outputs of the custom component `name` for zero observations `seen`.
 
-    Raises:
-        ConfigError: `out` is not a finite tensor with this shape.
+    Raises ConfigError if `out` is not a finite tensor with this shape.
     """
     if not isinstance(out, torch.Tensor) or list(out.shape) != shape:
         got = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__

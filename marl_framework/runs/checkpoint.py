@@ -147,10 +147,7 @@ def check_weights(now: Mapping[str, str], before: Mapping[str, str]) -> None:
     """Check that a resumed run reads the same weights and files as at its start.
 
     `now` has the current checksums by name of weights or file, `before` those in the checkpoint.
-    Names in only one mapping are ignored.
-
-    Raises:
-        ConfigError: weights or files have changed.
+    Names in only one mapping are ignored. Raises ConfigError if weights or files have changed.
     """
     for name, checksum in now.items():
         if before.get(name, checksum) != checksum:

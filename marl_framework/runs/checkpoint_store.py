@@ -86,9 +86,7 @@ def newest_checkpoint(folder: Path, report: Callable[[str], None]) -> dict[str, 
     """Return the newest readable checkpoint, or None if the folder has no checkpoints.
 
     Damaged checkpoints are reported; if another is readable, they are renamed to `*.damaged`.
-
-    Raises:
-        ConfigError: there are checkpoints, but none can be read.
+    Raises ConfigError if there are checkpoints, but none can be read.
     """
     candidates = [*numbered_checkpoints(folder), folder / LAST, folder / BEST]
     damaged: list[Path] = []

@@ -70,9 +70,7 @@ def strict(value: Any) -> Any:
     """Convert a value to types of strict JSON.
 
     NaN becomes None, infinities become the strings "inf" and "-inf", tensors and arrays lists.
-
-    Raises:
-        TypeError: a value cannot be written as JSON.
+    Raises TypeError if a value cannot be written as JSON.
     """
     if hasattr(value, "tolist"):  # tensors, arrays and NumPy scalars
         value = value.tolist()

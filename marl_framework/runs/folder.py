@@ -218,11 +218,9 @@ def start_run(
 ) -> RunFolder:
     """Create a run folder in `logging.directory`; see `RunFolder.create`.
 
-    With `archive_earlier` an existing run of that name is moved to the archive first.
-
-    Raises:
-        ConfigError: the name is invalid or in use, the existing run is in training or cannot be
-            moved, or the folder cannot be written.
+    With `archive_earlier` an existing run of that name is moved to the archive first. Raises
+    ConfigError if the name is invalid or in use, the existing run is in training or cannot be
+    moved, or the folder cannot be written.
     """
     directory = Path(config.logging.directory)
     if archive_earlier and name is not None:

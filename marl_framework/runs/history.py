@@ -50,8 +50,7 @@ class History:
     def check(self, name: str) -> None:
         """Check that a current or archived run has this name.
 
-        Raises:
-            ConfigError: no run has this name.
+        Raises ConfigError if no run has this name.
         """
         if not self.stamps(name):
             self.find(name)
@@ -60,9 +59,7 @@ class History:
         """Return the folder of a run.
 
         `text` is `name`, for the current run or else the newest archived one, or `name/time`.
-
-        Raises:
-            ConfigError: the run does not exist.
+        Raises ConfigError if the run does not exist.
         """
         name, slash, stamp = text.partition("/")
         stamps = self.stamps(name)
@@ -82,8 +79,7 @@ class History:
     def archive(self, name: str) -> Path | None:
         """Move a run to the archive; return its new folder, or None without a run.
 
-        Raises:
-            ConfigError: the run is in training or cannot be moved; it stays where it was.
+        Raises ConfigError if the run is in training or cannot be moved; it stays where it was.
         """
         check_run_name(name)
         source = self.runs / name

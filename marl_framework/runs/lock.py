@@ -20,8 +20,7 @@ LOCK = ".lock"
 class RunLock:
     """Locks a run folder for this process; the system releases the lock when the process ends.
 
-    Raises:
-        ConfigError: another process holds the lock, or the lock file cannot be created.
+    Raises ConfigError if another process holds the lock, or the lock file cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:

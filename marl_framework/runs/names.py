@@ -21,8 +21,7 @@ def is_run_name(name: str) -> bool:
 def check_run_name(name: str) -> None:
     """Check a run name.
 
-    Raises:
-        ConfigError: the name is too long or contains forbidden characters.
+    Raises ConfigError if the name is too long or contains forbidden characters.
     """
     if not is_run_name(name):
         raise ConfigError(
@@ -44,10 +43,7 @@ def checkpoint_file(name: str) -> Path:
     """Return the path of a checkpoint file.
 
     `name` is a checkpoint file; a run folder, for its best or else last checkpoint; or
-    `pretrained:NAME`.
-
-    Raises:
-        ConfigError: the checkpoint does not exist.
+    `pretrained:NAME`. Raises ConfigError if the checkpoint does not exist.
     """
     if name.startswith(PRETRAINED):
         shipped = {PRETRAINED + path.stem: path for path in sorted(_SHIPPED.glob("*.pt"))}

@@ -113,9 +113,8 @@ class RunTrainer(ABC):
     ) -> None:
         """Load what `state_dict` returned; report what cannot be reproduced exactly.
 
-        Raises:
-            ConfigError: the state belongs to another kind of training or does not fit the
-                configuration, or a file that the training reads has changed.
+        Raises ConfigError if the state belongs to another kind of training or does not fit the
+        configuration, or a file that the training reads has changed.
         """
         for name, module in self.modules.items():
             if not isinstance(state.get(name), Mapping):
@@ -147,10 +146,8 @@ class RunTrainer(ABC):
     ) -> None:
         """Report the number of updates that were not finite; stop the training if too many.
 
-        When the training stops, `state()` is saved as `not_finite.pt` in the run folder.
-
-        Raises:
-            NumericalError: the number exceeds `learning.max_skipped_updates`.
+        When the training stops, `state()` is saved as `not_finite.pt` in the run folder. Raises
+        NumericalError if the number exceeds `learning.max_skipped_updates`.
         """
         skipped, allowed = int(self.skipped), self.config.learning.max_skipped_updates
         text = (

@@ -34,9 +34,8 @@ _LOST = (  # messages of gloo and NCCL about a lost rank
 def rank_device(config: Config, ranks: Ranks) -> torch.device:
     """Return the device of this rank; on a host with GPUs each rank has its own.
 
-    Raises:
-        ConfigError: the device does not exist, there are fewer GPUs than ranks, the ranks cannot
-            share the missions equally, or `compute.distributed_backend` does not fit the device.
+    Raises ConfigError if the device does not exist, there are fewer GPUs than ranks, the ranks
+    cannot share the missions equally, or `compute.distributed_backend` does not fit the device.
     """
     missions, name = config.environment.num_envs, config.compute.device
     if ranks.count > MAX_RANK:

@@ -322,10 +322,8 @@ def make_logger(
     """Build a logger with the writers and intervals of a configuration.
 
     Without a `run`, it writes nothing. `first_step` is the number of training steps made before,
-    `report` prints a line, and `tag` returns the tag of a metric.
-
-    Raises:
-        ConfigError: a writer is not installed or cannot start.
+    `report` prints a line, and `tag` returns the tag of a metric. Raises ConfigError if a writer is
+    not installed or cannot start.
     """
     log, folder, more = config.logging, None, {}
     if run is not None and "tensorboard" in log.writers:

@@ -188,10 +188,8 @@ def device_memory(
 def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     """Check that the tensors needed in any case fit into the device's memory.
 
-    Each rank has a GPU of its own, but all ranks share the memory of a CPU.
-
-    Raises:
-        ConfigError: the tensors do not fit.
+    Each rank has a GPU of its own, but all ranks share the memory of a CPU. Raises ConfigError if
+    the tensors do not fit.
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)

@@ -149,8 +149,7 @@ def _flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
 def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
     """Refuse options on the command line.
 
-    Raises:
-        ConfigError: an option is given; the message is the first such option and the reason.
+    Raises ConfigError if an option is given; the message is the first such option and the reason.
     """
     for name in names:
         if value := getattr(options, name):
@@ -161,8 +160,7 @@ def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> No
 def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
     """Check that each given option (key) comes with the option that it requires (value).
 
-    Raises:
-        ConfigError: a required option is missing.
+    Raises ConfigError if a required option is missing.
     """
     for name, other in required.items():
         if not getattr(options, other):
@@ -172,8 +170,7 @@ def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
 def require_number(name: str, number: int | None, least: int) -> None:
     """Check that the number of an option is at least `least`.
 
-    Raises:
-        ConfigError: the number is too low.
+    Raises ConfigError if the number is too low.
     """
     if number is not None and number < least:
         raise ConfigError(f"--{name} {number}: must be {least} or more")
@@ -182,8 +179,7 @@ def require_number(name: str, number: int | None, least: int) -> None:
 def read_start(options: argparse.Namespace) -> Start:
     """Read and check the options for starting a run.
 
-    Raises:
-        ConfigError: a name is invalid or missing, or the checkpoint does not exist.
+    Raises ConfigError if a name is invalid or missing, or the checkpoint does not exist.
     """
     if options.run_name is not None:
         check_run_name(options.run_name)
@@ -207,8 +203,7 @@ def read_start(options: argparse.Namespace) -> Start:
 def load_options(options: argparse.Namespace) -> Config:
     """Load the configuration of `--config` with the overrides.
 
-    Raises:
-        ConfigError: the configuration is invalid.
+    Raises ConfigError if the configuration is invalid.
     """
     return load_config(resolve_config_path(options.config), options.overrides)
 

@@ -52,8 +52,7 @@ class Ranks:
     def of(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
         """Read torchrun's environment variables; without torchrun there is a single rank.
 
-        Raises:
-            ConfigError: a variable is missing or not a number.
+        Raises ConfigError if a variable is missing or not a number.
         """
         job = environment.get("TORCHELASTIC_RUN_ID")
         if job is None:
@@ -131,8 +130,7 @@ class Ranks:
     def on_leader(self, work: Callable[[], T], share: Callable[[T], Any] = lambda _: None) -> Any:
         """Run `work` on rank 0 only; the other ranks return `share(result)`.
 
-        Raises:
-            LeaderError: on the other ranks, if `work` raised an exception on rank 0.
+        Raises LeaderError on the other ranks if `work` raised an exception on rank 0.
         """
         if not self.leads:
             failed, shared = self.broadcast((0, None))

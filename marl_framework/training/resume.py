@@ -50,11 +50,9 @@ def find_run(
 
     `mark` is a key that only checkpoints of this kind of training contain. `allowed` has the keys
     that may differ from the checkpoint's configuration; None if the command has no option to allow
-    keys. `report` prints warnings about damaged checkpoints.
-
-    Raises:
-        ConfigError: the run is in training, the checkpoints are unreadable or belong to another
-            kind of training, or other keys differ; the message names these keys.
+    keys. `report` prints warnings about damaged checkpoints. Raises ConfigError if the run is in
+    training, the checkpoints are unreadable or belong to another kind of training, or other keys
+    differ; the message names these keys.
     """
     for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:

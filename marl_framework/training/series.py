@@ -47,8 +47,7 @@ class Launch:
 def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launch:
     """Read the options for starting several runs; `option` is the option that requests them.
 
-    Raises:
-        ConfigError: an option is invalid or requires several runs.
+    Raises ConfigError if an option is invalid or requires several runs.
     """
     require(options, {"jobs": option, "launcher": option})
     require_number("jobs", options.jobs, 1)

@@ -44,8 +44,7 @@ class TrainingJob:
 def read_options(text: str) -> dict[str, str | int]:
     """Parse the value of `--slurm`, such as partition=gpu,time=60.
 
-    Raises:
-        ConfigError: the text is not a list of NAME=VALUE, or submitit is not installed.
+    Raises ConfigError if the text is not a list of NAME=VALUE, or submitit is not installed.
     """
     if find_spec("submitit") is None:
         raise ConfigError(
@@ -73,10 +72,8 @@ def submit(
 
     `commands` has the words of each command, with `--resume`, by run name. submitit's files are in
     `folder`. `options` are those of sbatch by submitit's names, `time` in minutes. `cluster` is
-    `slurm`, or for tests `local` or `debug`.
-
-    Raises:
-        ConfigError: submitit rejects an option, or finds no Slurm.
+    `slurm`, or for tests `local` or `debug`. Raises ConfigError if submitit rejects an option, or
+    finds no Slurm.
     """
     import submitit
 

@@ -18,8 +18,7 @@ from marl_framework.config.errors import ConfigError
 def check_writers(names: Sequence[str]) -> None:
     """Check that the writers of `logging.writers` are installed.
 
-    Raises:
-        ConfigError: a writer is not installed; the message names the package to install.
+    Raises ConfigError if a writer is not installed; the message names the package to install.
     """
     if "wandb" in names and find_spec("wandb") is None:
         raise ConfigError(
@@ -36,10 +35,8 @@ class WandbWriter:
     write raises OSError.
 
     The name of the run folder becomes the run's name; `folder` also holds wandb's files and run ID.
-    `config`, as plain data, is shown with the run.
-
-    Raises:
-        ConfigError: wandb is not installed or cannot start.
+    `config`, as plain data, is shown with the run. Raises ConfigError if wandb is not installed or
+    cannot start.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:

@@ -126,9 +126,8 @@ def find_map(path: str) -> NamedMap | None:
 def fetch(path: str) -> Path:
     """Return the file of a path `data:NAME` or `matplotlib:NAME`; download it on first use.
 
-    Raises:
-        ConfigError: the name does not exist, the extra `data` is missing, or the file cannot be
-            downloaded or has another checksum.
+    Raises ConfigError if the name does not exist, the extra `data` is missing, or the file cannot
+    be downloaded or has another checksum.
     """
     named = find_map(path)
     source = path if named is None else named.source

@@ -43,13 +43,11 @@ class RandomField:
 class Landscape:
     """Neutral landscapes, cut at `sensor.simulation.raster.threshold` like measured maps.
 
-    A mission is a window of a Gaussian random field four times as long and wide. The field is
-    the sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. Each mission
-    draws the exponent a, from 2 to 3.5, and the fine part's share of the variance within a
-    window, from 0 to 0.7. Windows of measured maps lie in these ranges.
-
-    Raises:
-        ConfigError: the threshold is not a percentile.
+    A mission is a window of a Gaussian random field four times as long and wide. The field is the
+    sum of a coarse part with the power spectrum k^-a and a fine one with k^-1. Each mission draws
+    the exponent a, from 2 to 3.5, and the fine part's share of the variance within a window, from 0
+    to 0.7. Windows of measured maps lie in these ranges. Raises ConfigError if the threshold is not
+    a percentile.
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:

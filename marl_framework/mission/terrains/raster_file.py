@@ -62,10 +62,8 @@ def read_raster(config: RasterConfig) -> RasterMap:
 
     Arrays are indexed [x, y]. Image columns run along x and image rows against y. Integers are
     converted to float32; infinite values count as not measured. A GeoTIFF is converted to metres
-    and north up; see `geotiff`.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no resolution or no usable map.
+    and north up; see `geotiff`. Raises ConfigError if the file cannot be read, or has no resolution
+    or no usable map.
     """
     name = config.path or ""
     named, path = find_map(name), locate(name)
@@ -270,10 +268,8 @@ class RasterWindows:
 def find_windows(config: Config, split: str) -> RasterWindows:
     """Read the map and list the windows of x_dim × y_dim metres for a split.
 
-    The split `deployment` may use the whole map.
-
-    Raises:
-        ConfigError: the file cannot be read, or is too small or too coarse for the windows.
+    The split `deployment` may use the whole map. Raises ConfigError if the file cannot be read, or
+    is too small or too coarse for the windows.
     """
     settings = config.sensor.simulation.raster
     raster = read_raster(settings)
