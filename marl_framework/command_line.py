@@ -95,8 +95,7 @@ def writing(out: Path) -> Iterator[None]:
 def as_program(main: Callable[[], int]) -> int:
     """Run a command line as a program; print no traceback after Ctrl-C or on a closed pipe.
 
-    Returns:
-        Exit code of `main`; 1 if the output's reader has closed the pipe, 130 after Ctrl-C.
+    Returns the exit code of `main`; 1 if the output's reader has closed the pipe, 130 after Ctrl-C.
     """
     _replace_handler(signal.default_int_handler, _exit_at_once)
     gc.disable()  # garbage collection would take a fifth of the libraries' import time

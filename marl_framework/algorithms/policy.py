@@ -36,15 +36,9 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
 def sample_actions(probabilities: Tensor, uniform: Tensor, mask: Tensor) -> Tensor:
     """Sample from π [..., A] by an exponential race: argmax π_a / e_a, with e_a exponential.
 
-    A masked action never wins, even if π is NaN.
-
-    Args:
-        probabilities: π, [..., A].
-        uniform: uniform draws in [0, 1), [..., A].
-        mask: allowed actions, at least one, [..., A] bool.
-
-    Returns:
-        Actions [...] int64.
+    A masked action never wins, even if π is NaN. `probabilities` are π and `uniform` draws in
+    [0, 1), [..., A]; `mask` has at least one allowed action, [..., A] bool. Returns actions, [...]
+    int64.
     """
     exponential = -uniform.clamp(min=torch.finfo(uniform.dtype).tiny).log()
     return (probabilities / exponential).masked_fill(~mask, -1).argmax(-1)

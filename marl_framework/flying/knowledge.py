@@ -47,10 +47,8 @@ class Knowledge:
     ) -> list[int]:
         """Fuse the UAV's own reading and those heard in the same move.
 
-        `heard` has the readings, and `positions` the newest places, of other UAVs by index.
-
-        Returns:
-            UAVs whose readings were fused, sorted; those that do not fit their footprint are not.
+        `heard` has the readings, and `positions` the newest places, of other UAVs by index. Returns
+        the UAVs whose readings were fused, sorted; those that do not fit their footprint are not.
         """
         state, uav, move = self.state, self._uav, own.envelope.move
         taken = {j: reading for j, reading in heard.items() if self._fits(reading)} | {uav: own}

@@ -250,9 +250,8 @@ def fuse_own(
 def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> Tensor:
     """Fuse all readings into global beliefs, by UAV id; for the arguments, see `fuse_own`.
 
-    Returns:
-        Sums over all changed cells (each counted once) of w(after)·(H(before) - H(after)),
-        (w(after) - w(before))·H(before) and H(before) - H(after), [3, E] float64.
+    Returns the sums over all changed cells (each counted once) of w(after)·(H(before) - H(after)),
+    (w(after) - w(before))·H(before) and H(before) - H(after), [3, E] float64.
     """
     if version is not Version.PLAIN:
         run = _fuse_global if version is Version.TRITON else load("windows", version).fuse_global

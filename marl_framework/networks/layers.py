@@ -89,10 +89,7 @@ def is_linear(maps: Tensor, weight: Tensor) -> bool:
 def as_linear(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Apply a kernel as large as its input as a linear layer, in the weights' memory order.
 
-    `maps` are [B, C, X, Y], `weight` is [O, C, X, Y] and `bias` [O].
-
-    Returns:
-        [B, O, 1, 1].
+    `maps` are [B, C, X, Y], `weight` is [O, C, X, Y] and `bias` [O]. Returns [B, O, 1, 1].
     """
     if weight.is_contiguous(memory_format=torch.channels_last):
         maps, weight = (tensor.permute(0, 2, 3, 1) for tensor in (maps, weight))

@@ -65,13 +65,8 @@ class RunTrainer(ABC):
         """Train to the end, or to the end of the step in which `interrupt` is called.
 
         `run` is None on ranks other than 0. `profile` is the number of training steps to record
-        with torch.profiler.
-
-        Returns:
-            The content of `summary.json`: `results`, `timing`, `machine`.
-
-        Raises:
-            NumericalError: more updates than `learning.max_skipped_updates` were not finite.
+        with torch.profiler. Returns the content of `summary.json`: `results`, `timing`, `machine`.
+        Raises NumericalError if more updates than `learning.max_skipped_updates` were not finite.
         """
 
     def notes(self) -> list[str]:

@@ -28,10 +28,8 @@ def guarded(
     """Run a command; report an error as one line on the screen and in the log.
 
     `run` attaches the log to a run folder. Only rank 0 reports errors. `again` is the advice after
-    a file could not be written.
-
-    Returns:
-        Exit code: 0 done, 1 failed, 2 bad input, 130 interrupted.
+    a file could not be written. Returns the exit code: 0 done, 1 failed, 2 bad input, 130
+    interrupted.
     """
     leads, log = ranks.leads, RunLog()
     with log if leads else nullcontext():

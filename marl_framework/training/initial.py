@@ -32,11 +32,8 @@ def take_weights(
 ) -> tuple[dict[str, Any], str]:
     """Load the actor of a trained team, and the team's other networks if they fit.
 
-    Returns:
-        Record with keys `checkpoint`, `networks` and `weights_sha256`; line to print.
-
-    Raises:
-        ConfigError: the actor has another lattice, other actions, channels or sizes.
+    Returns a record with keys `checkpoint`, `networks` and `weights_sha256`, and a line to print.
+    Raises ConfigError if the actor has another lattice, other actions, channels or sizes.
     """
     trained, saved = mission_config(None, (), checkpoint), checkpoint.payload
     source = f"--init-from {checkpoint.path}"
@@ -65,14 +62,9 @@ def follow_teacher(
 ) -> dict[str, str]:
     """Set the trained team of `learning.teacher` as teacher, unless the teacher's weight is 0.
 
-    `made` is the number of training steps made before.
-
-    Returns:
-        Checksum of the teacher's weights, for `check_weights`; empty without a teacher.
-
-    Raises:
-        ConfigError: the teacher has another lattice, other actions, channels or predictor, or
-            the algorithm supports no teacher.
+    `made` is the number of training steps made before. Returns the checksum of the teacher's
+    weights, for `check_weights`; empty without a teacher. Raises ConfigError if the teacher has
+    another lattice, other actions, channels or predictor, or the algorithm supports no teacher.
     """
     teacher = config.learning.teacher
     if not teacher.weight or teacher.run is None or 0 < teacher.anneal_steps <= made:

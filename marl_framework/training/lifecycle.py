@@ -48,12 +48,8 @@ class Job:
 def train(job: Job, start: Start, log: RunLog) -> int:
     """Train under a run name; attach the log to the run folder.
 
-    Returns:
-        Exit code: 0 done, 1 failed, 130 interrupted.
-
-    Raises:
-        ConfigError: the training cannot start.
-        LeaderError: rank 0 could not start the training.
+    Returns the exit code: 0 done, 1 failed, 130 interrupted. Raises ConfigError if the training
+    cannot start, and LeaderError if rank 0 could not start it.
     """
     ranks = job.ranks
     try:

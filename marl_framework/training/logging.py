@@ -140,10 +140,8 @@ class TrainingLogger:
         """Collect the metrics of a training step; write all metrics when due.
 
         Steps begin at 1 and may be skipped. `metrics` are scalars by name, and `counts` the
-        occurrences of each bin by name, [B]; all tensors are on the same device.
-
-        Returns:
-            Written scalars by name; empty if no write was due.
+        occurrences of each bin by name, [B]; all tensors are on the same device. Returns the
+        written scalars by name; empty if no write was due.
         """
         before, self._step = self._step, step
         self._collect(metrics)

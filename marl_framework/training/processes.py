@@ -24,10 +24,8 @@ def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, 
 
     Each process gets an equal share of the cores. With `jobs` above 1 only errors and warnings are
     shown; read `train.log` of each run. After a signal no new run starts, and running ones end
-    after their current step; a second SIGINT or SIGTERM ends all runs at once.
-
-    Returns:
-        Exit codes by run name; `INTERRUPTED` for runs that did not start.
+    after their current step; a second SIGINT or SIGTERM ends all runs at once. Returns the exit
+    codes by run name; `INTERRUPTED` for runs that did not start.
     """
     waiting = dict(commands)
     running: dict[str, subprocess.Popen[bytes]] = {}

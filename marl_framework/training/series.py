@@ -106,11 +106,8 @@ def read_series(
 ) -> dict[str, dict[str, Config]]:
     """Build the series of `--seeds` and `--vary`.
 
-    Returns:
-        Configurations by series name and run name; both names begin with `run_name`.
-
-    Raises:
-        ConfigError: a seed, value or name is invalid, or two runs are the same training.
+    Returns configurations by series name and run name; both names begin with `run_name`. Raises
+    ConfigError if a seed, value or name is invalid, or two runs are the same training.
     """
     tree, numbers = config_to_dict(config), _read_seeds(seeds)
     series: dict[str, dict[str, Config]] = {}
@@ -134,13 +131,9 @@ def read_series(
 def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> dict[str, int]:
     """Train all runs, or submit them to Slurm.
 
-    `launch.words` describe `config`; `runs` has configurations by run name.
-
-    Returns:
-        Exit codes by run name, see `run_commands`; empty after a submission.
-
-    Raises:
-        ConfigError: a run exists; raised before the first run starts.
+    `launch.words` describe `config`; `runs` has configurations by run name. Returns the exit codes
+    by run name, see `run_commands`; empty after a submission. Raises ConfigError if a run exists,
+    before the first run starts.
     """
     commands = {}
     for name, run in runs.items():
@@ -207,10 +200,9 @@ def _earlier_runs(file: Path, runs: Mapping[str, Config]) -> dict[str, Config]:
 def sum_up(runs: Mapping[str, Config], folder: Path) -> dict[str, Any]:
     """Compute means and intervals over the finished runs in a folder.
 
-    Returns:
-        `runs`: seeds by run name; `metrics`: last metrics, metrics of the best validation and
-        times, each with `values`, `mean`, `std` and the 95 % Student's t `interval` of the mean
-        over seeds (`std` and `interval` are null for a single run).
+    Returns `runs`, seeds by run name, and `metrics`: last metrics, metrics of the best validation
+    and times, each with `values`, `mean`, `std` and the 95 % Student's t `interval` of the mean
+    over seeds (`std` and `interval` are null for a single run).
     """
     from marl_framework.evaluation.statistics import student_interval  # loads PyTorch
 

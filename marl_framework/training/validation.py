@@ -64,8 +64,7 @@ class Validation:
     def run(self, step: int) -> tuple[dict[str, float], bool]:
         """Validate after a training step; all ranks call it together.
 
-        Returns:
-            Mean metrics over the missions; whether they are the best so far.
+        Returns the mean metrics over the missions, and whether they are the best so far.
         """
         result: dict[str, float] = {}
         if self._ranks.leads:

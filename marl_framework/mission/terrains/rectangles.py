@@ -121,14 +121,9 @@ def rasterise(
 ) -> Tensor:
     """Draw unions of rectangles, or their complements.
 
-    Args:
-        rectangles: first row, one past the last row, first column, one past the last column
-            [cells], [E, K, 4] int64, K ≤ 8. Rectangles without extent are empty.
-        shape: number of map cells (R, C).
-        complement: maps to invert, [E] bool; None for no map.
-
-    Returns:
-        [E, R, C] bool.
+    `rectangles` are first row, one past the last row, first column and one past the last column
+    [cells], [E, K, 4] int64, K ≤ 8; those without extent are empty. `shape` is (R, C). The maps in
+    `complement` are inverted, [E] bool; None for no map. Returns [E, R, C] bool.
     """
     rows = _membership(rectangles[..., :2], shape[0])
     cols = _membership(rectangles[..., 2:], shape[1])
