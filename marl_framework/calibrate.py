@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from marl_framework.command_line import Parser, add_overrides, as_program, loaded, writing
@@ -68,10 +69,6 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

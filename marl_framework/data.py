@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from marl_framework.command_line import Parser, as_program
 from marl_framework.mission.terrains.named_maps import DATA, MAPS
@@ -24,10 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def command() -> int:
-    """Run the command line as a program, without a traceback."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from marl_framework.command_line import Parser, as_program, loaded
 from marl_framework.distillation.tasks import with_tasks, worker_runs
@@ -99,10 +100,6 @@ def _train_workers(options: argparse.Namespace, start: Start, launch: Launch, lo
     return max(train_team(run, start, log) for run in runs.values())
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

@@ -115,10 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not ready)
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

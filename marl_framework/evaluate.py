@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,13 +156,13 @@ def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str
     from marl_framework.planners.team import find_checkpoint, load_team
 
     names, seed = options.policies[0], SEED if options.seed is None else options.seed
-    load, checkpoint = functools.cache(load_team), None
+    load, checkpoint = cache(load_team), None
     if options.checkpoint is not None:  # without `learned` only the checkpoint's mission is used
         checkpoint = (load if LEARNED in names else find_checkpoint)(options.checkpoint)
     prepared: dict[str, Comparison] = {}
     for world, changes in worlds.items():
         teams = {name: load(run) for name, run in _runs_in(world, options).items()}
-        configure = functools.partial(_configuration, options, world, changes)
+        configure = partial(_configuration, options, world, changes)
         config = configure(checkpoint or next(iter(teams.values()), None))
         if not prepared:
             device = resolve_device(config.compute.device)
@@ -204,10 +204,6 @@ def _output_folder(name: str) -> Path:
     return out
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -132,10 +133,6 @@ def _check(options: argparse.Namespace, out: Path) -> None:
         )
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

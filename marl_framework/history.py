@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,6 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from marl_framework.command_line import Parser, as_program, loaded
 from marl_framework.runs.log import RunLog
@@ -37,10 +38,6 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
     return train_in_rounds(PredictorTrainer, config, start, log)
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
-
-
+command = partial(as_program, main)
 if __name__ == "__main__":
     sys.exit(command())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,4 @@ def _check_replay(options: argparse.Namespace) -> None:
         raise ConfigError(f"--replay {options.replay}: no such file; give a flight.mcap")
 
 
-def command() -> int:
-    """Run the command line as a program; return its exit code."""
-    return as_program(main)
+command = partial(as_program, main)
