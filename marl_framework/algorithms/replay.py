@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from marl_framework.algorithms.rollout import Rollout
 
@@ -20,8 +19,8 @@ class Replay:
     """
 
     def __init__(self, capacity: int, like: Rollout) -> None:
-        fields = like.tensors().items()
-        self._missions = Rollout(**{name: _with_missions(f, capacity) for name, f in fields})
+        fields = {n: f.new_empty(len(f), capacity, *f.shape[2:]) for n, f in like.tensors().items()}
+        self._missions = Rollout(**fields)
         self._capacity, self._number = capacity, 0
         self._written = torch.zeros((), dtype=torch.int64, device=like.actions.device)
 
@@ -72,10 +71,6 @@ def stored_missions(state: Mapping[str, Any]) -> Rollout:
     order = (torch.arange(held) + int(state["written"])) % max(held, 1)
     fields = missions.tensors().items()
     return Rollout(**{name: f.index_select(1, order.to(f.device)) for name, f in fields})
-
-
-def _with_missions(field: Tensor, missions: int) -> Tensor:
-    return field.new_empty(field.shape[0], missions, *field.shape[2:])
 
 
 def _sizes(rollout: Rollout) -> dict[str, tuple[int, ...]]:

@@ -51,7 +51,9 @@ class Knowledge:
         the UAVs whose readings were fused, sorted; those that do not fit their footprint are not.
         """
         state, uav, move = self.state, self._uav, own.envelope.move
-        taken = {j: reading for j, reading in heard.items() if self._fits(reading)} | {uav: own}
+        camera = self._optics
+        taken = {j: each for j, each in heard.items() if fits(camera, each.place, each.bits)}
+        taken[uav] = own
         state.t.fill_(move)
         places = {**positions, **{j: reading.place for j, reading in taken.items()}}
         for other, place in places.items():
@@ -77,9 +79,6 @@ class Knowledge:
         state.beliefs[0, [j for j in range(self._team) if j != uav]] = torch.nan
         self.fused += 1
         return sorted(taken)
-
-    def _fits(self, reading: Reading) -> bool:
-        return fits(self._optics, reading.place, reading.bits)
 
     def _lay_own(self, box: Tensor, own: Reading) -> None:
         """Lay the UAV's own reading into the map that `Fusion.read` reads."""

@@ -21,12 +21,12 @@ from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.history import state_of
 from marl_framework.training import memory
 from marl_framework.training.base import NumericalError
+from marl_framework.training.memory import GIB
 from marl_framework.training.trainer import Trainer
 
 Finding = tuple[str, str]
 """Finding of a check in one line; remedy if the check failed, else an empty string."""
 FLOAT32 = "use compute.precision=float32"
-_GIB = 2**30
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
 _BUSY = 0.5  # load average above which other processes slow down a training
 _TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
@@ -56,7 +56,7 @@ def gpus() -> Finding:
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
         lines.append(
-            f"cuda:{index} {properties.name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free, "
+            f"cuda:{index} {properties.name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free, "
             f"compute capability {properties.major}.{properties.minor}"
         )
     built = torch.version.cuda or torch.version.hip
@@ -132,9 +132,9 @@ def enough_memory(config: Config, device: torch.device) -> Finding:
     """Compare the estimated memory with the free memory."""
     parts = memory.memory_estimate(config, device=device)
     needed, (free, _) = memory.peak(parts), memory.device_memory(device)
-    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
-    finding = f"needs about {needed / _GIB:.2f} GiB at once ({listed}), "
-    finding += f"{free / _GIB:.2f} GiB free on {device}"
+    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+    finding = f"needs about {needed / GIB:.2f} GiB at once ({listed}), "
+    finding += f"{free / GIB:.2f} GiB free on {device}"
     advice = memory.memory_advice(config, parts, free)
     return finding, "" if needed < free else f"use --set {advice}"
 
@@ -148,7 +148,7 @@ def disk(config: Config, device: torch.device) -> Finding:
     replay = parts.get("replay", 0) if config.logging.save_replay else 0
     needed = number * (parts["weights"] + replay)  # weights with gradients
     free = shutil.disk_usage(folder).free
-    finding = f"{free / _GIB:.1f} GiB free in {folder}, checkpoints need {needed / _GIB:.2f} GiB"
+    finding = f"{free / GIB:.1f} GiB free in {folder}, checkpoints need {needed / GIB:.2f} GiB"
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     finding = finding if writable else f"{folder} cannot be written"
     return finding, "" if writable and free > needed else "choose another logging.directory"
