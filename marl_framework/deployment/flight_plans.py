@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -228,6 +229,25 @@ def geofences(
     """
     size = config.environment.x_dim, config.environment.y_dim
     closed = [zone for zone in zones.zones if zone.floor <= 0 and math.isinf(zone.height)]
-    parts = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
-    borders = [np.array(part.simplify(_FENCE_ERROR).exterior.coords)[:-1] for part in parts]
+    found = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
+    parts = [part for polygon in found for part in without_holes(polygon.simplify(_FENCE_ERROR))]
+    borders = [np.array(part.exterior.coords)[:-1] for part in parts]
     return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]
+
+
+def without_holes(polygon: Any) -> list[Any]:
+    """Cut a shapely polygon into polygons without holes, because a fence is a single ring."""
+    import shapely
+
+    if not polygon.interiors:
+        return [polygon]
+    west, south, east, north = polygon.bounds
+    middle = polygon.interiors[0].centroid.x
+    halves = shapely.box(west, south, middle, north), shapely.box(middle, south, east, north)
+    parts = [shapely.get_parts(polygon & half) for half in halves]
+    return [
+        piece
+        for part in itertools.chain(*parts)
+        if part.geom_type == "Polygon"
+        for piece in without_holes(part)
+    ]

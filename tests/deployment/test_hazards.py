@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+import shapely.affinity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_framework.config.mission import DeploymentConfig
+from marl_framework.deployment.flight_plans import without_holes
 from marl_framework.deployment.hazards import (
     STEP,
     closest_approach,
@@ -165,6 +167,20 @@ def test_a_deployment_warns_of_uavs_that_come_close(
     near = [mission["closest_approach"]["metres"] < 5 for _, mission in missions(tmp_path)]
     assert any(near)
     assert capsys.readouterr().out.count("warning: mission_") == sum(near)
+
+
+holes = st.lists(st.tuples(*[st.integers(1, 8)] * 2), min_size=1, max_size=6, unique=True)
+
+
+@given(holes, st.sampled_from([0.0, 0.7, 2.5]))
+def test_fences_of_a_zone_leave_its_holes_open(at: list[tuple[int, int]], turn: float) -> None:
+    rings = shapely.union_all([shapely.box(x, y, x + 0.8, y + 0.8) for x, y in at])
+    zone = shapely.affinity.rotate(shapely.box(0, 0, 10, 10) - rings, turn, use_radians=True)
+    parts = without_holes(zone)
+    assert all(part.geom_type == "Polygon" and not part.interiors for part in parts)
+    union = shapely.union_all(parts)
+    assert union.symmetric_difference(zone).area < 1e-9
+    assert sum(part.area for part in parts) == pytest.approx(zone.area)
 
 
 def test_ways_through_zones_are_named_and_zones_are_fences(
