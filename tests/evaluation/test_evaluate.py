@@ -246,6 +246,7 @@ def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
         (["--policies", "random,learned=random"], "--policies"),
         (["--terrain", "hills"], "--terrain: 'hills'"),
         (["--terrain", "raster:"], "--terrain: 'raster:'"),
+        (["--terrain", "{tmp}/world.yaml"], "; use raster:"),
         (["--terrain", "raster:nowhere.tif"], "nowhere.tif"),
         (["--agents", "two"], "--agents: two"),
         (["--agents", "2,2"], "--agents: 2,2"),
