@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKED = ("marl_framework", "params", "pyproject.toml", "README.md", "LICENSE")
@@ -40,6 +44,11 @@ codes = {name: run(command, "--help") for name, command in commands.items()}
 codes["no file"] = run(commands["marl-train"], "--config=none.yaml")
 print(json.dumps([marl_framework.__file__, codes]))
 """
+SMALL_FLIGHT = (
+    *("--dry-run", "--checkpoint=pretrained:student", "--seed=101", "--run-name=dry"),
+    *("--set=experiment.missions.n_agents=2", "--set=experiment.constraints.budget=3"),
+    "--set=compute.compile=false",
+)
 
 
 def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -89,6 +98,26 @@ def venv(base: Path, wheel: Path) -> Path:
     return venv
 
 
+@pytest.fixture
+def fly_venv(base: Path, wheel: Path) -> Iterator[Path]:
+    """A new environment with the wheel and its extra `fly`, in the tested versions."""
+    venv = base / "fly"
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=base)
+    tested = ("-c", ROOT / "constraints.txt")
+    run(*PIP, f"--python={venv}/bin/python", "install", *tested, f"{wheel}[fly]", cwd=base)
+    yield venv
+    shutil.rmtree(venv)  # more than a gigabyte, which pytest would keep for three sessions
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    releases = re.findall(
+        r"^## \[(\d.*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert project["version"] == citation["version"] == releases[0]
+
+
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = {
         name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("marl_framework/")
@@ -124,3 +153,16 @@ def test_the_commands_are_installed(venv: Path, tmp_path: Path) -> None:
     names = ", ".join(sorted(path.name for path in (ROOT / "params").iterdir()))
     assert done.stderr == f"error: none.yaml: no such file; params/ contains {names}\n"
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.soak
+def test_the_extra_fly_installs_what_flights_need(fly_venv: Path, tmp_path: Path) -> None:
+    python = fly_venv / "bin" / "python"
+    fly = (python, "-m", "marl_framework.fly")
+    done = run(*fly, *SMALL_FLIGHT, cwd=tmp_path)
+    assert "equal: yes" in done.stdout
+    assert "warning" not in done.stderr
+    folder = tmp_path / "runs" / "dry"
+    assert {"flight.mcap", "summary.json", "config.yaml", "team"} <= set(os.listdir(folder))
+    run(*fly, f"--replay={folder}/flight.mcap", cwd=tmp_path)
+    run(python, "-c", "import mavsdk.plugins, zenoh", cwd=tmp_path)  # for vehicles and radios
