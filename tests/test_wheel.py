@@ -103,8 +103,9 @@ def fly_venv(base: Path, wheel: Path) -> Iterator[Path]:
     """A new environment with the wheel and its extra `fly`, in the tested versions."""
     venv = base / "fly"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=base)
-    tested = ("-c", ROOT / "constraints.txt")
-    run(*PIP, f"--python={venv}/bin/python", "install", *tested, f"{wheel}[fly]", cwd=base)
+    # Compiling every file of the packages would take longer than the flight.
+    options = ("--no-compile", "-c", ROOT / "constraints.txt")
+    run(*PIP, f"--python={venv}/bin/python", "install", *options, f"{wheel}[fly]", cwd=base)
     yield venv
     shutil.rmtree(venv)  # more than a gigabyte, which pytest would keep for three sessions
 
