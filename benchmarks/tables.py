@@ -52,6 +52,7 @@ _PRINTED = (
     *(f"learning.{name}" for name in ("no_fly", "sample_reuse", "update_interval", "adaptive")),
     *(
         "learning.search_settings",
+        "learning.generalist",
         "learning.coma_navigation",
         "speed.ranks",
         "speed.utilisation",

@@ -27,7 +27,7 @@ PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
 def test_the_page_beside_them_names_each() -> None:
     page = (PRETRAINED / "README.md").read_text(encoding="utf-8")
     names = {path.stem for path in PRETRAINED.glob("*.pt")}
-    assert names == {"predictor", "student"}
+    assert names == {"generalist", "predictor", "student"}
     assert all(f"`pretrained:{name}`" in page for name in names)
 
 
@@ -82,6 +82,18 @@ def test_the_student_flies_at_once_and_teaches(tmp_path, capsys) -> None:
     team = find_team("pretrained:student", "runs", "split")
     assert team is not None
     assert team.payload["config"]["networks"]["predictor"] == "pretrained:predictor"
+
+
+def test_the_generalist_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) -> None:
+    arguments = ["--config", "params_fast.yaml", "--checkpoint", "pretrained:generalist"]
+    arguments += ["--policies", "learned,information_gain", "--missions", "4"]
+    keys = ("environment.x_dim=100", "environment.y_dim=50", "environment.field=random")
+    keys += ("experiment.constraints.budget=20", "compute.device=cpu")
+    arguments += [word for key in keys for word in ("--set", key)]
+    assert evaluate.main([*arguments, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
+    left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
+    assert left["learned"] < 0.8 * left["information_gain"]
 
 
 def test_records_keep_the_name_not_where_the_library_lies() -> None:
