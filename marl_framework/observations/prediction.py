@@ -52,7 +52,8 @@ class MapPrediction:
             size = max(16, CPU_POSITIONS // math.prod(features.coarse.shape[-2:]))
         with autocast(device, resolve_precision(self._precision, device)):
             chunks = zip(*(each.split(size) for each in maps), strict=True)
-            logits = torch.cat([self._network(*chunk) for chunk in chunks])
+            parts = [self._network(*chunk) for chunk in chunks]
+        logits = torch.cat(parts) if len(parts) > 1 else parts[0]
         return logits.float().sigmoid().unflatten(0, lead) * features.coarse[..., 1, :, :]
 
 

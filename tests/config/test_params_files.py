@@ -24,6 +24,7 @@ NAMES = (
     "predict",
     "collective",
     "student",
+    "generalist",
     "test",
 )
 DEFAULTS = {"params.yaml", *(f"params_{name}.yaml" for name in NAMES)}
