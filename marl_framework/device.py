@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
 import os
@@ -23,6 +24,8 @@ CPUINFO = Path("/proc/cpuinfo")
 DEVICES = Path("/dev")
 # Instruction sets for bfloat16 on x86 and ARM; PyTorch and Linux use the same names.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# Options of glibc's mallopt, and their values.
+_KEEP_FREED = {-1: 2**30, -4: 0}  # M_TRIM_THRESHOLD, M_MMAP_MAX
 
 
 def resolve_device(name: str) -> torch.device:
@@ -138,7 +141,11 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
 
     `tf32` affects float32 convolutions on GPUs only; matrix products stay exact. `deterministic`
     overrides `cudnn_benchmark`; operations without a deterministic kernel then raise an error.
+    On a CPU freed memory is kept for the next tensors, because new pages take long (glibc only).
     """
+    if device.type == "cpu" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        for option, value in _KEEP_FREED.items():
+            libc.mallopt(option, value)
     tf32 = compute.tf32 and device.type == "cuda"
     cudnn: Any = torch.backends.cudnn  # some attributes are missing in PyTorch's type hints
     # PyTorch has an older and a newer setting, which must agree; set the older one first.

@@ -15,7 +15,7 @@ from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.convolutional import place
-from marl_framework.networks.layers import choose_ways
+from marl_framework.networks.layers import FASTEST, use_fastest_ways
 from marl_framework.networks.registry import make_actor, make_critic
 from marl_framework.stage_timer import StageTimer
 
@@ -67,14 +67,15 @@ class NetworksAlone:
     def __init__(self, config: Config, device: torch.device) -> None:
         sizes = config.network_sizes
         self.calls = NetworkCalls.of(config, device)
+        self._config = config
         self._device = device
         self._precision = resolve_precision(config.compute.precision, device)
         plain = config.compute.model_copy(update={"gradient_checkpointing": False})
         self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
         self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
-        networks = {"actor": self._actor, "critic": self._critic}
-        if device.type == "cpu":
-            choose_ways(networks, sizes, plain, self._precision)
+        if device.type == "cpu" and plain.convolutions == FASTEST:
+            networks = {"actor": self._actor, "critic": self._critic}
+            use_fastest_ways(networks, sizes, self._precision)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         shape = (most, sizes.critic_channels, *sizes.shape)
         self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts
@@ -96,8 +97,8 @@ class NetworksAlone:
         return timer.seconds()
 
     def flops(self) -> int:
-        """Make all calls once; count floating-point operations (2 per multiply-add)."""
-        return flops_of(self.seconds)
+        """Count floating-point operations of all calls as convolutions (2 per multiply-add)."""
+        return flops_of(NetworksAlone(self._config, torch.device("meta")).seconds)
 
     def product_rate(self) -> float:
         """Return the operations per second of the layers' matrix products on this machine.

@@ -164,4 +164,10 @@ def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm over all gradients, by the fastest way on a GPU or a CPU."""
     if gradients[0].device.type != "cpu":
         return nn.utils.get_total_norm(gradients)
-    return torch.stack([torch.dot(g, g) for g in map(Tensor.flatten, gradients)]).sum().sqrt()
+    return torch.stack([torch.dot(g, g) for g in map(_flat, gradients)]).sum().sqrt()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return all elements in memory order; a view unless the tensor has gaps."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.permute(order).flatten()

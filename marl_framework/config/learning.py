@@ -340,8 +340,11 @@ class ComputeConfig(types.Section):
     """Whether float32 convolutions use TF32 tensor cores, with about three digits (GPU)."""
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
-    convolutions: Literal["convolution", "channels_last", "product", "auto"] = "convolution"
-    """How trainings on a CPU compute convolutions; auto = the fastest way, by a measurement."""
+    convolutions: Literal["auto", "convolution", "channels_last", "product", "fastest"] = "auto"
+    """How trainings on a CPU compute convolutions; auto = products in bfloat16, else convolutions.
+
+    fastest = measured for each layer, so equal seeds can give different weights.
+    """
     cuda_graphs: bool = False
     """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
 from marl_framework.device import resolve_precision, uses_triton
-from marl_framework.networks.layers import Convolution
+from marl_framework.networks.layers import Convolution, use_usual_ways
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -119,11 +119,16 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 
 def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
-    """Move a network to a device; use channels-last memory in half precision with Triton."""
+    """Move a network to a device, and set how it computes convolutions there.
+
+    That is with channels-last memory in half precision with Triton, on CPUs `use_usual_ways`.
+    """
     if device.type == "meta":  # custom networks may share modules
         network = deepcopy(network)
     network.to(device)
-    half = resolve_precision(compute.precision, device) != torch.float32
-    if half and uses_triton(compute, device):
+    precision = resolve_precision(compute.precision, device)
+    if device.type == "cpu":
+        use_usual_ways(network, compute, precision)
+    elif precision != torch.float32 and uses_triton(compute, device):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

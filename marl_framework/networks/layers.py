@@ -23,11 +23,12 @@ from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import NetworkSizes
 from marl_framework.device import autocast
 
-_AUTO = "auto"
+FASTEST = "fastest"
 
-_ROWS = 32  # samples whose patches stay in the cache
+_ROWS = 64  # samples whose patches are made at once
+_SPREAD = 256  # cells of the largest map whose gradient is a product
 _SAMPLES = 64  # samples of a measurement
-_LEAST = 2**15  # weights of a layer that is worth a measurement
+_LEAST = 2**14  # weights of a layer for which another way is worth it
 _TRIES = 7
 _GAIN = 0.95  # share of the convolution's time that another way must not exceed
 
@@ -69,11 +70,8 @@ class Convolution(nn.Conv2d):
         assert self.bias is not None
         if covers(self.weight, maps):
             return as_linear(maps.to(dtype), self.weight.to(dtype), self.bias)
-        rows, weight = (t.permute(0, 2, 3, 1).to(dtype) for t in (maps, self.weight))
-        outputs: Tensor = _Product.apply(
-            rows.contiguous(), weight.contiguous(), self.bias.to(dtype)
-        )
-        return outputs.permute(0, 3, 1, 2)
+        outputs: Tensor = _Product.apply(maps, self.weight, self.bias, dtype)
+        return outputs
 
 
 def covers(weight: Tensor, maps: Tensor) -> bool:
@@ -97,40 +95,43 @@ def as_linear(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """Products of patches of [B, X, Y, C] with weights [O, kx, ky, C]; returns [B, x, y, O]."""
+    """Convolution of [B, C, X, Y] with [O, C, kx, ky] in `dtype`, by products of patches.
+
+    Gradients have the precision of their inputs, without a rounding in between for weights.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        shape = _places(rows, weight)
-        outputs = rows.new_empty(*shape, len(weight))
-        flat = weight.flatten(1).t()
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+        rows, kernel = (t.permute(0, 2, 3, 1).to(dtype).contiguous() for t in (maps, weight))
+        outputs = rows.new_empty(*_places(rows, kernel), len(kernel))
+        flat = kernel.flatten(1).t()
         for part, out in zip(rows.split(_ROWS), outputs.split(_ROWS), strict=True):
-            torch.addmm(bias, _patches(part, weight), flat, out=out.view(-1, len(weight)))
-        ctx.save_for_backward(rows, weight)
-        return outputs
+            torch.addmm(bias.to(dtype), _patches(part, kernel), flat, out=out.view(-1, len(kernel)))
+        ctx.save_for_backward(rows, kernel)
+        ctx.dtypes = maps.dtype, weight.dtype
+        return outputs.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        (_, x, y), (_, kx, ky, channels) = _places(rows, weight), weight.shape
-        flat = weight.flatten(1)
-        exact = torch.promote_types(weight.dtype, torch.float32)  # of sums over batch and patches
-        to_weight = torch.zeros_like(flat, dtype=exact)
+        rows, kernel = ctx.saved_tensors
+        of_maps, of_weight = ctx.dtypes
+        gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
+        flat = kernel.flatten(1)
+        to_weight = torch.zeros_like(flat, dtype=of_weight)
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            wanted = gradient[start : start + _ROWS].view(-1, len(weight))
-            to_weight += wanted.t() @ _patches(part, weight)
+            wanted = gradient[start : start + _ROWS].view(-1, len(kernel))
+            to_weight += wanted.t() @ _patches(part, kernel)
             if to_rows is not None:
-                patches = (wanted @ flat).view(len(part), x, y, kx, ky, channels)
-                sums = torch.zeros_like(part, dtype=exact)
-                for i in range(kx):
-                    for j in range(ky):
-                        sums[:, i : i + x, j : j + y] += patches[:, :, :, i, j]
-                to_rows[start : start + _ROWS] = sums
-        to_bias = gradient.sum((0, 1, 2), dtype=exact).to(weight.dtype)
-        return to_rows, to_weight.view_as(weight).to(weight.dtype), to_bias
+                to_rows[start : start + _ROWS] = _sum_patches(wanted @ flat, part, kernel)
+        ones = gradient.new_ones(1, gradient[..., 0].numel())
+        return (
+            None if to_rows is None else to_rows.permute(0, 3, 1, 2).to(of_maps),
+            to_weight.view_as(kernel).permute(0, 3, 1, 2),
+            (ones @ gradient.flatten(0, 2))[0].to(of_weight),  # a product is faster than a sum
+            None,
+        )
 
 
 def _places(rows: Tensor, weight: Tensor) -> tuple[int, int, int]:
@@ -149,6 +150,22 @@ def _patches(rows: Tensor, weight: Tensor) -> Tensor:
     return patches.reshape(-1, kx * ky * channels)
 
 
+def _sum_patches(patches: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """Add patches [B·x·y, kx·ky·C] at their places in maps like `rows`, [B, X, Y, C]."""
+    (samples, x, y), (_, kx, ky, channels) = _places(rows, weight), weight.shape
+    if (cells := rows[0, ..., 0].numel()) <= _SPREAD:
+        cell = torch.arange(cells, device=rows.device).view(rows.shape[1:3])
+        place = (cell[:x, :y, None, None] + cell[:kx, :ky]).flatten()
+        spread = (cell.view(-1, 1) == place).to(patches.dtype)
+        return (spread @ patches.view(samples, -1, channels)).view_as(rows)
+    parts = patches.view(samples, x, y, kx, ky, channels)
+    sums = torch.zeros_like(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
+    for i in range(kx):
+        for j in range(ky):
+            sums[:, i : i + x, j : j + y] += parts[:, :, :, i, j]
+    return sums.to(rows.dtype)
+
+
 # The fastest way --------------------------------------------------------------------------
 
 
@@ -163,34 +180,37 @@ def use_ways(network: nn.Module, ways: Sequence[Way]) -> None:
         layer.use(way)
 
 
-def choose_ways(
-    networks: Mapping[str, nn.Module],
-    sizes: NetworkSizes,
-    compute: ComputeConfig,
-    precision: torch.dtype,
-) -> dict[str, list[Way]]:
-    """Set the ways of networks on a CPU by `compute.convolutions`; return the ways by network.
+def use_usual_ways(network: nn.Module, compute: ComputeConfig, precision: torch.dtype) -> None:
+    """Set the ways of a network on a CPU by `compute.convolutions`, without a measurement.
 
-    A deterministic training measures nothing: its layers stay convolutions unless set otherwise.
-    `actor` sees the actor's channels, other networks the critic's. `precision` is that of forward
+    `auto` and `fastest` take products for large layers in bfloat16. `precision` is that of forward
     passes.
     """
-    choice = compute.convolutions
-    if choice == _AUTO and compute.deterministic:
-        choice = Way.CONVOLUTION.value
-    chosen: dict[str, list[Way]] = {}
+    for layer in convolutions(network):
+        if compute.convolutions not in ("auto", FASTEST):
+            layer.use(Way(compute.convolutions))
+        elif precision == torch.bfloat16 and layer.weight.numel() >= _LEAST:
+            layer.use(Way.PRODUCT)
+
+
+def use_fastest_ways(
+    networks: Mapping[str, nn.Module], sizes: NetworkSizes, precision: torch.dtype
+) -> dict[str, list[Way]]:
+    """Measure and set the fastest ways on this CPU; return them by the network's name.
+
+    `actor` sees the actor's channels, other networks the critic's. Networks of the same shapes
+    share a measurement. `precision` is that of forward passes.
+    """
     known: dict[tuple[torch.Size, ...], list[Way]] = {}
+    chosen: dict[str, list[Way]] = {}
     for name, network in networks.items():
-        if not (layers := convolutions(network)):
-            continue
-        shapes = tuple(layer.weight.shape for layer in layers)
-        if choice != _AUTO:
-            known[shapes] = [Way(choice)] * len(layers)
-        elif shapes not in known:
+        shapes = tuple(layer.weight.shape for layer in convolutions(network))
+        if shapes and shapes not in known:
             maps = torch.full((_SAMPLES, sizes.channels(name), *sizes.shape), 0.5)
             known[shapes] = fastest_ways(network, maps, precision)
-        use_ways(network, known[shapes])
-        chosen[name] = known[shapes]
+        if shapes:
+            chosen[name] = known[shapes]
+            use_ways(network, known[shapes])
     return chosen
 
 

@@ -23,7 +23,13 @@ from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
-from marl_framework.networks.layers import Way, choose_ways, use_ways
+from marl_framework.networks.layers import (
+    FASTEST,
+    Way,
+    convolutions,
+    use_fastest_ways,
+    use_ways,
+)
 from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -109,12 +115,12 @@ class Trainer(RunTrainer):
             self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
         self._weights_read |= files_read(config)
         self.modules = self.algorithm.modules
-        self._ways: dict[str, list[Way]] = {}
-        plain = config.compute.convolutions == Way.CONVOLUTION.value
-        if device.type == "cpu" and not plain and not made:  # a checkpoint has the ways of its run
+        self._ways: dict[str, list[Way]] = {}  # only those that were measured
+        measured = config.compute.convolutions == FASTEST and not config.compute.deterministic
+        if device.type == "cpu" and measured and not made:  # a checkpoint has the ways of its run
             if self.ranks.leads:
                 sizes, precision = self.task.sizes, self.algorithm.precision
-                self._ways = choose_ways(self.modules, sizes, config.compute, precision)
+                self._ways = use_fastest_ways(self.modules, sizes, precision)
             self._use_ways(self.ranks.broadcast(self._ways))
         metrics = len(self.task.metric_names)
         self.collectors = [
@@ -143,8 +149,11 @@ class Trainer(RunTrainer):
         own: list[str] = getattr(self.algorithm, "notes", list)()
         if self.device.type == "cuda":
             return [describe_windows(self.config, self.device), *own]
-        ways = (f"{name} {', '.join(w.value for w in ways)}" for name, ways in self._ways.items())
-        return [f"convolutions: {'; '.join(ways)}", *own] if self._ways else own
+        ways = {name: convolutions(network) for name, network in self.modules.items()}
+        if all(layer.way is Way.CONVOLUTION for layers in ways.values() for layer in layers):
+            return own
+        lines = (f"{name} {', '.join(layer.way.value for layer in ways[name])}" for name in ways)
+        return [f"convolutions: {'; '.join(lines)}", *own]
 
     def is_over(self) -> bool:
         """Return whether all training steps are made or `learning.patience` is exhausted."""

@@ -10,13 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
 from marl_framework.config.loading import load_config
 from marl_framework.device import autocast
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.layers import (
     Convolution,
     Way,
     as_linear,
-    choose_ways,
     convolutions,
     fastest_ways,
+    use_fastest_ways,
     use_ways,
 )
 from marl_framework.networks.registry import make_critic
@@ -40,7 +41,7 @@ def results(
 @given(
     rows=st.sampled_from([1, 3, 64, 65]),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    shape=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    shape=st.tuples(st.integers(1, 6), st.sampled_from([1, 2, 3, 4, 5, 6, 70])),
     kernel=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     way=st.sampled_from([Way.CHANNELS_LAST, Way.PRODUCT]),
     strided=st.booleans(),
@@ -112,14 +113,22 @@ def test_half_precision_rounds_hardly_more_than_the_convolution(way):
         assert ours < 1.2 * theirs
 
 
-def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
-    config = load_config("params_fast.yaml", ["compute.convolutions=auto"])
-    networks = {
-        name: make_critic(config.networks, config.compute, config.network_sizes)
+def critics(*overrides: str) -> dict[str, nn.Module]:
+    """Return a critic and a target critic of params_fast.yaml on the CPU."""
+    config = load_config("params_fast.yaml", overrides)
+    return {
+        name: place(
+            make_critic(config.networks, config.compute, config.network_sizes), config.compute, CPU
+        )
         for name in ("critic", "target_critic")
     }
+
+
+def test_the_measured_choice_is_shared_by_equal_networks_and_draws_nothing():
+    config = load_config("params_fast.yaml")
+    networks = critics()
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    ways = choose_ways(networks, config.network_sizes, config.compute, torch.float32)
+    ways = use_fastest_ways(networks, config.network_sizes, torch.float32)
     assert ways["critic"] == ways["target_critic"]
     assert torch.get_rng_state().equal(before)
     assert torch.get_num_threads() == threads
@@ -129,18 +138,28 @@ def test_the_choice_is_shared_by_equal_networks_and_draws_nothing():
 
 
 def test_a_network_without_convolutions_has_no_ways():
-    config = load_config("params_test.yaml", ["compute.convolutions=auto"])
-    networks = {"actor": nn.Linear(2, 2)}
-    assert choose_ways(networks, config.network_sizes, config.compute, torch.float32) == {}
+    sizes = load_config("params_test.yaml").network_sizes
+    assert use_fastest_ways({"actor": nn.Linear(2, 2)}, sizes, torch.float32) == {}
+
+
+@pytest.mark.parametrize(
+    ("choice", "precision", "expected"),
+    [
+        ("auto", "float32", [Way.CONVOLUTION] * 3),
+        ("auto", "bfloat16", [Way.PRODUCT] * 3),
+        ("fastest", "bfloat16", [Way.PRODUCT] * 3),
+        ("channels_last", "bfloat16", [Way.CHANNELS_LAST] * 3),
+    ],
+)
+def test_ways_without_a_measurement(choice, precision, expected):
+    networks = critics(f"compute.convolutions={choice}", f"compute.precision={precision}")
+    for network in networks.values():
+        assert [layer.way for layer in convolutions(network)] == expected
 
 
 def test_a_deterministic_training_measures_nothing():
-    config = load_config(
-        "params_fast.yaml", ["compute.deterministic=true", "compute.convolutions=auto"]
-    )
-    critic = make_critic(config.networks, config.compute, config.network_sizes)
-    ways = choose_ways({"critic": critic}, config.network_sizes, config.compute, torch.bfloat16)
-    assert ways == {"critic": [Way.CONVOLUTION] * 3}
+    sets = ["compute.device=cpu", "compute.deterministic=true", "compute.convolutions=fastest"]
+    assert not Trainer(load_config("params_test.yaml", sets), CPU).state_dict()["ways"]
 
 
 def test_small_layers_stay_convolutions():
@@ -158,21 +177,31 @@ def test_a_network_without_maps_in_memory_has_shapes_in_all_ways():
         assert layer.weight.grad.shape == layer.weight.shape
 
 
-@pytest.mark.parametrize("way", ["channels_last", "product"])
-def test_a_training_learns_the_same_in_all_ways_and_its_checkpoint_keeps_them(way):
-    sets = ["compute.device=cpu", "compute.precision=float32", "evaluation.interval=0"]
+TRAINING = ["compute.device=cpu", "compute.precision=float32", "evaluation.interval=0"]
+
+
+def test_a_training_learns_the_same_in_all_ways():
     states = []
-    for choice in ("convolution", way):
-        config = load_config("params_test.yaml", [*sets, f"compute.convolutions={choice}"])
-        trainer = Trainer(config, CPU)
+    for way in Way:
+        sets = [*TRAINING, f"compute.convolutions={way.value}"]
+        trainer = Trainer(load_config("params_test.yaml", sets), CPU)
         trainer.train(None)
         states.append(trainer.state_dict())
-    for name in ("actor", "critic"):
-        for key, expected in states[0][name].items():
-            torch.testing.assert_close(states[1][name][key], expected, rtol=1e-2, atol=1e-4)
-    again = Trainer(load_config("params_test.yaml", sets), CPU, made=1)
-    again.load_state_dict(states[1])
-    assert {layer.way for layer in convolutions(again.algorithm.actor)} == {Way(way)}
+    for state in states[1:]:
+        for name in ("actor", "critic"):
+            for key, expected in states[0][name].items():
+                torch.testing.assert_close(state[name][key], expected, rtol=1e-2, atol=1e-4)
+
+
+def test_a_checkpoint_keeps_measured_ways():
+    config = load_config("params_test.yaml", [*TRAINING, "compute.convolutions=fastest"])
+    state = Trainer(config, CPU).state_dict()
+    assert set(state["ways"]) == {"actor", "critic", "target_critic"}
+    state["ways"]["actor"] = ["product", "channels_last", "product"]
+    again = Trainer(config, CPU, made=1)
+    again.load_state_dict(state)
+    ways = [layer.way.value for layer in convolutions(again.algorithm.actor)]
+    assert ways == again.state_dict()["ways"]["actor"] == state["ways"]["actor"]
 
 
 def test_ways_fit_their_network():
