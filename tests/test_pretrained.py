@@ -32,7 +32,9 @@ def test_the_page_beside_them_names_each() -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="pretrained:x: unknown; choose from pretrained:generalist, "):
+    with pytest.raises(
+        ConfigError, match="pretrained:x: unknown; choose from pretrained:generalist, "
+    ):
         checkpoint_file("pretrained:x")
     with pytest.raises(ConfigError, match="the name is empty"):
         checkpoint_file("")

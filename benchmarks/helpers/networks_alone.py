@@ -15,7 +15,6 @@ from marl_framework.algorithms.actor_critic import target_chunk
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
 from marl_framework.networks.convolutional import place
-from marl_framework.networks.layers import FASTEST, use_fastest_ways
 from marl_framework.networks.registry import make_actor, make_critic
 from marl_framework.stage_timer import StageTimer
 
@@ -73,9 +72,6 @@ class NetworksAlone:
         plain = config.compute.model_copy(update={"gradient_checkpointing": False})
         self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
         self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
-        if device.type == "cpu" and plain.convolutions == FASTEST:
-            networks = {"actor": self._actor, "critic": self._critic}
-            use_fastest_ways(networks, sizes, self._precision)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         shape = (most, sizes.critic_channels, *sizes.shape)
         self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts

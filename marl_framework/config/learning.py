@@ -340,11 +340,8 @@ class ComputeConfig(types.Section):
     """Whether float32 convolutions use TF32 tensor cores, with about three digits (GPU)."""
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
-    convolutions: Literal["auto", "convolution", "channels_last", "product", "fastest"] = "auto"
-    """How trainings on a CPU compute convolutions; auto = products in bfloat16, else convolutions.
-
-    fastest = measured for each layer, so equal seeds can give different weights.
-    """
+    convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
+    """How a CPU computes convolutions; auto = channels_last, and product after the first layer."""
     cuda_graphs: bool = False
     """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False

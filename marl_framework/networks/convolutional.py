@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
 from marl_framework.device import resolve_precision, uses_triton
-from marl_framework.networks.layers import Convolution, use_usual_ways
+from marl_framework.networks.layers import Convolution, use_ways
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -121,14 +121,14 @@ def _cast(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]
 def place(network: Network, compute: ComputeConfig, device: torch.device) -> Network:
     """Move a network to a device, and set how it computes convolutions there.
 
-    That is with channels-last memory in half precision with Triton, on CPUs `use_usual_ways`.
+    Half precision with Triton has channels-last memory; CPUs follow `compute.convolutions`.
     """
     if device.type == "meta":  # custom networks may share modules
         network = deepcopy(network)
     network.to(device)
-    precision = resolve_precision(compute.precision, device)
+    half = resolve_precision(compute.precision, device) != torch.float32
     if device.type == "cpu":
-        use_usual_ways(network, compute, precision)
-    elif precision != torch.float32 and uses_triton(compute, device):
+        use_ways(network, compute.convolutions)
+    elif half and uses_triton(compute, device):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

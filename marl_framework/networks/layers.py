@@ -1,17 +1,12 @@
 """Convolutions without padding, computed in the way that is fastest on a machine.
 
 On GPUs a kernel as large as its input is a linear layer: as a convolution, the gradient of that
-input would take kx · ky times as many operations. On CPUs convolutions train in bfloat16 at half
-the rate of matrix products or less, and some float32 convolutions are faster with channels last.
-All ways have the same parameters and equal each other up to rounding.
+input would take kx · ky times as many operations. On CPUs convolutions train at half the rate of
+matrix products or less. All ways have the same parameters and equal each other up to rounding.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -19,18 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from marl_framework.config.learning import ComputeConfig
-from marl_framework.config.model import NetworkSizes
-from marl_framework.device import autocast
-
-FASTEST = "fastest"
-
 _ROWS = 64  # samples whose patches are made at once
 _SPREAD = 256  # cells of the largest map whose gradient is a product
-_SAMPLES = 64  # samples of a measurement
 _LEAST = 2**14  # weights of a layer for which another way is worth it
-_TRIES = 7
-_GAIN = 0.95  # share of the convolution's time that another way must not exceed
 
 
 class Way(Enum):
@@ -166,102 +152,19 @@ def _sum_patches(patches: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     return sums.to(rows.dtype)
 
 
-# The fastest way --------------------------------------------------------------------------
-
-
 def convolutions(network: nn.Module) -> list[Convolution]:
     """Return the layers of a network whose way can be chosen."""
     return [layer for layer in network.modules() if isinstance(layer, Convolution)]
 
 
-def use_ways(network: nn.Module, ways: Sequence[Way]) -> None:
-    """Set the way of each convolution of a network."""
-    for layer, way in zip(convolutions(network), ways, strict=True):
-        layer.use(way)
+def use_ways(network: nn.Module, choice: str) -> None:
+    """Set how each layer is computed on a CPU; `choice` is `compute.convolutions`.
 
-
-def use_usual_ways(network: nn.Module, compute: ComputeConfig, precision: torch.dtype) -> None:
-    """Set the ways of a network on a CPU by `compute.convolutions`, without a measurement.
-
-    `auto` and `fastest` take products for large layers in bfloat16. `precision` is that of forward
-    passes.
+    With `auto` the first layer has its channels last and the others are products, except for small
+    layers; docs/performance.md has the measurements behind this rule.
     """
-    for layer in convolutions(network):
-        if compute.convolutions not in ("auto", FASTEST):
-            layer.use(Way(compute.convolutions))
-        elif precision == torch.bfloat16 and layer.weight.numel() >= _LEAST:
-            layer.use(Way.PRODUCT)
-
-
-def use_fastest_ways(
-    networks: Mapping[str, nn.Module], sizes: NetworkSizes, precision: torch.dtype
-) -> dict[str, list[Way]]:
-    """Measure and set the fastest ways on this CPU; return them by the network's name.
-
-    `actor` sees the actor's channels, other networks the critic's. Networks of the same shapes
-    share a measurement. `precision` is that of forward passes.
-    """
-    known: dict[tuple[torch.Size, ...], list[Way]] = {}
-    chosen: dict[str, list[Way]] = {}
-    for name, network in networks.items():
-        shapes = tuple(layer.weight.shape for layer in convolutions(network))
-        if shapes and shapes not in known:
-            maps = torch.full((_SAMPLES, sizes.channels(name), *sizes.shape), 0.5)
-            known[shapes] = fastest_ways(network, maps, precision)
-        if shapes:
-            chosen[name] = known[shapes]
-            use_ways(network, known[shapes])
-    return chosen
-
-
-def fastest_ways(network: nn.Module, maps: Tensor, precision: torch.dtype) -> list[Way]:
-    """Return the fastest way of each convolution of a network on this CPU.
-
-    Times the forward and the backward pass of each layer alone, on one core and in CPU time, so
-    that other processes hardly matter. Small layers stay convolutions. The network's ways change.
-    `maps` are its inputs, [B, C, X, Y]; `precision` is that of forward passes.
-    """
-    inputs: dict[nn.Module, Tensor] = {}
-
-    def keep(layer: nn.Module, arguments: tuple[Tensor]) -> None:
-        inputs[layer] = arguments[0].detach()
-
-    layers = convolutions(network)
-    use_ways(network, [Way.CONVOLUTION] * len(layers))
-    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
-    with _one_thread(), autocast(maps.device, precision):
-        with torch.no_grad():
-            network(maps)
-        for hook in hooks:
-            hook.remove()
-        first, *others = layers
-        return [_fastest(first, inputs[first])] + [
-            _fastest(layer, inputs[layer].requires_grad_()) for layer in others
-        ]
-
-
-def _fastest(layer: Convolution, maps: Tensor) -> Way:
-    """Return the fastest way of a layer."""
-    if layer.weight.numel() < _LEAST:
-        return Way.CONVOLUTION
-    seconds = dict.fromkeys(Way, math.inf)
-    for _ in range(_TRIES):
-        for way in Way:
-            layer.use(way)
-            start = time.thread_time()
-            outputs = layer(maps)
-            torch.autograd.grad(outputs.sum(), [t for t in (layer.weight, maps) if t.requires_grad])
-            seconds[way] = min(seconds[way], time.thread_time() - start)
-    best = min(Way, key=lambda way: seconds[way])
-    return best if seconds[best] < _GAIN * seconds[Way.CONVOLUTION] else Way.CONVOLUTION
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch's operators on one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    for index, layer in enumerate(convolutions(network)):
+        if choice != "auto":
+            layer.use(Way(choice))
+        elif layer.weight.numel() >= _LEAST:
+            layer.use(Way.PRODUCT if index else Way.CHANNELS_LAST)

@@ -23,13 +23,7 @@ from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
-from marl_framework.networks.layers import (
-    FASTEST,
-    Way,
-    convolutions,
-    use_fastest_ways,
-    use_ways,
-)
+from marl_framework.networks.layers import Way, convolutions
 from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -115,13 +109,6 @@ class Trainer(RunTrainer):
             self._weights_read |= predictor_weights(config.networks.predictor, "networks.predictor")
         self._weights_read |= files_read(config)
         self.modules = self.algorithm.modules
-        self._ways: dict[str, list[Way]] = {}  # only those that were measured
-        measured = config.compute.convolutions == FASTEST and not config.compute.deterministic
-        if device.type == "cpu" and measured and not made:  # a checkpoint has the ways of its run
-            if self.ranks.leads:
-                sizes, precision = self.task.sizes, self.algorithm.precision
-                self._ways = use_fastest_ways(self.modules, sizes, precision)
-            self._use_ways(self.ranks.broadcast(self._ways))
         metrics = len(self.task.metric_names)
         self.collectors = [
             RolloutCollector(task, metrics, graphs, self.algorithm.precision) for task in self.tasks
@@ -364,7 +351,6 @@ class Trainer(RunTrainer):
         first, *others = self.ranks.gather(mine) + self._absent_streams
         return {
             **self.algorithm.state_dict(),
-            "ways": {name: [way.value for way in ways] for name, ways in self._ways.items()},
             "episodes": self.episodes,
             "best": dict(self.validation.best),
             "evaluations_without_better": self.validation.since_best,
@@ -378,9 +364,6 @@ class Trainer(RunTrainer):
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Load what `own_state` returned."""
-        if self.device.type == "cpu":
-            saved = state.get("ways", {})
-            self._use_ways({name: [Way(value) for value in ways] for name, ways in saved.items()})
         self.algorithm.load_state_dict(state)
         self.episodes = int(state["episodes"])
         self.validation.best = dict(state["best"])
@@ -397,9 +380,3 @@ class Trainer(RunTrainer):
         if rank < len(streams):  # additional ranks keep their fresh stream
             restore_stream(streams[rank], generator, self.device)
         self._absent_streams = streams[self.ranks.count :]
-
-    def _use_ways(self, ways: dict[str, list[Way]]) -> None:
-        """Compute the convolutions of networks in these ways."""
-        self._ways = ways
-        for name, of_network in ways.items():
-            use_ways(self.modules[name], of_network)

@@ -16,8 +16,6 @@ from marl_framework.networks.layers import (
     Way,
     as_linear,
     convolutions,
-    fastest_ways,
-    use_fastest_ways,
     use_ways,
 )
 from marl_framework.networks.registry import make_critic
@@ -113,58 +111,22 @@ def test_half_precision_rounds_hardly_more_than_the_convolution(way):
         assert ours < 1.2 * theirs
 
 
-def critics(*overrides: str) -> dict[str, nn.Module]:
-    """Return a critic and a target critic of params_fast.yaml on the CPU."""
-    config = load_config("params_fast.yaml", overrides)
-    return {
-        name: place(
-            make_critic(config.networks, config.compute, config.network_sizes), config.compute, CPU
-        )
-        for name in ("critic", "target_critic")
-    }
-
-
-def test_the_measured_choice_is_shared_by_equal_networks_and_draws_nothing():
-    config = load_config("params_fast.yaml")
-    networks = critics()
-    before, threads = torch.get_rng_state(), torch.get_num_threads()
-    ways = use_fastest_ways(networks, config.network_sizes, torch.float32)
-    assert ways["critic"] == ways["target_critic"]
-    assert torch.get_rng_state().equal(before)
-    assert torch.get_num_threads() == threads
-    for name, network in networks.items():
-        assert [layer.way for layer in convolutions(network)] == ways[name]
-        assert not any(layer._forward_pre_hooks for layer in network.modules())
-
-
-def test_a_network_without_convolutions_has_no_ways():
-    sizes = load_config("params_test.yaml").network_sizes
-    assert use_fastest_ways({"actor": nn.Linear(2, 2)}, sizes, torch.float32) == {}
-
-
 @pytest.mark.parametrize(
-    ("choice", "precision", "expected"),
-    [
-        ("auto", "float32", [Way.CONVOLUTION] * 3),
-        ("auto", "bfloat16", [Way.PRODUCT] * 3),
-        ("fastest", "bfloat16", [Way.PRODUCT] * 3),
-        ("channels_last", "bfloat16", [Way.CHANNELS_LAST] * 3),
-    ],
+    ("choice", "first", "others"),
+    [("auto", "channels_last", "product"), ("convolution",) * 3, ("product",) * 3],
 )
-def test_ways_without_a_measurement(choice, precision, expected):
-    networks = critics(f"compute.convolutions={choice}", f"compute.precision={precision}")
-    for network in networks.values():
-        assert [layer.way for layer in convolutions(network)] == expected
-
-
-def test_a_deterministic_training_measures_nothing():
-    sets = ["compute.device=cpu", "compute.deterministic=true", "compute.convolutions=fastest"]
-    assert not Trainer(load_config("params_test.yaml", sets), CPU).state_dict()["ways"]
+def test_the_configuration_chooses_the_ways(choice, first, others):
+    config = load_config("params_fast.yaml", [f"compute.convolutions={choice}"])
+    critic = place(
+        make_critic(config.networks, config.compute, config.network_sizes), config.compute, CPU
+    )
+    assert [layer.way.value for layer in convolutions(critic)] == [first, others, others]
 
 
 def test_small_layers_stay_convolutions():
     network = nn.Sequential(Convolution(2, 2, 3), Convolution(2, 2, 3))
-    assert fastest_ways(network, torch.ones(4, 2, 7, 7), torch.float32) == [Way.CONVOLUTION] * 2
+    use_ways(network, "auto")
+    assert {layer.way for layer in convolutions(network)} == {Way.CONVOLUTION}
 
 
 def test_a_network_without_maps_in_memory_has_shapes_in_all_ways():
@@ -191,19 +153,3 @@ def test_a_training_learns_the_same_in_all_ways():
         for name in ("actor", "critic"):
             for key, expected in states[0][name].items():
                 torch.testing.assert_close(state[name][key], expected, rtol=1e-2, atol=1e-4)
-
-
-def test_a_checkpoint_keeps_measured_ways():
-    config = load_config("params_test.yaml", [*TRAINING, "compute.convolutions=fastest"])
-    state = Trainer(config, CPU).state_dict()
-    assert set(state["ways"]) == {"actor", "critic", "target_critic"}
-    state["ways"]["actor"] = ["product", "channels_last", "product"]
-    again = Trainer(config, CPU, made=1)
-    again.load_state_dict(state)
-    ways = [layer.way.value for layer in convolutions(again.algorithm.actor)]
-    assert ways == again.state_dict()["ways"]["actor"] == state["ways"]["actor"]
-
-
-def test_ways_fit_their_network():
-    with pytest.raises(ValueError, match="zip"):
-        use_ways(nn.Sequential(Convolution(1, 1, 1)), [])
