@@ -46,6 +46,8 @@ VARIANTS: dict[str, list[str]] = {
     "actor_rate_1e-3": ["learning.actor.learning_rate=1e-3"],
     "actor_rate_1e-4": ["learning.actor.learning_rate=1e-4"],
     "wide": ["networks.actor.conv_channels=96", "networks.critic.conv_channels=96"],
+    "convolutions": ["compute.convolutions=convolution"],
+    "float32": ["compute.precision=float32"],
     "f1_reward": ["experiment.reward.f1_scale=10"],
     "outside_reward": ["experiment.reward.outside_weight=0.5"],
     "published": [
