@@ -30,6 +30,7 @@ from marl_framework.runs.files import atomic_file
 ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HERE = "--amd-epyc-2-cores"  # the machine of the pages
+_TRAININGS = "--intel-xeon-2-cores"  # the machine of trainings
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ _PRINTED = (
         "speed.utilisation",
         "speed.search",
     ),
-    *(f"speed.{name}" for name in ("comparison", "network_types", "busy_machine", "machine_code")),
+    *(f"speed.{name}" for name in ("comparison", "network_types", "machine_code")),
 )
 _WORKERS = tuple(
     f"suite_workers-{world}"
@@ -85,16 +86,14 @@ TABLES = {
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
-        tuple(f"training-{kind}{_HERE}" for kind in ("float32", "bfloat16")), pages.training
-    ),
-    "convolutions": Table(
         tuple(
-            f"convolutions-{name}-{precision}{_HERE}"
+            f"training-{name}-{precision}{_TRAININGS}"
             for name in ("params", "fast", "balanced")
             for precision in ("float32", "bfloat16")
         ),
-        pages.convolutions,
+        pages.training,
     ),
+    "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),

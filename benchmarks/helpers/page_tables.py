@@ -91,26 +91,10 @@ def rollout(results: Json) -> str:
 
 
 def training(*results: Json) -> str:
-    """Return the speed of training by precision."""
-    return markdown(
-        ("precision", "transitions/s", "the networks alone", "share of the networks' limit"),
-        (
-            (
-                each["precision"],
-                _whole(each["agent_transitions_per_s"]),
-                _whole(each["networks"]["agent_transitions_per_s"]),
-                f"{each['share_of_network_limit']:.0%}",
-            )
-            for each in results
-        ),
-    )
-
-
-def convolutions(*results: Json) -> str:
-    """Return the speed of trainings with chosen convolutions, and shares of matrix products."""
+    """Return the speed of trainings against convolutions, and shares of matrix products."""
     return markdown(
         (
-            *("params file", "precision", "transitions/s", "with convolutions only"),
+            *("params file", "precision", "transitions/s", "with convolutions"),
             *("times as fast", "networks, of the products", "training step, of the products"),
         ),
         (

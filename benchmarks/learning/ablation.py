@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.trainings import Run, add_variants, compare_variants
 
@@ -77,10 +78,17 @@ def by_variant(results: Mapping[str, Any]) -> dict[str, list[Run]]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return the last validation of each variant as text: means and deviations over seeds."""
-    lines = []
+    """Return the last validation of each variant as text: means and deviations over seeds.
+
+    The difference has a 95 % interval over seeds that both variants have.
+    """
+    lines: list[tuple[str, ...]] = []
+    first: dict[int, float] = {}
     for variant, runs in by_variant(results).items():
         last = [run["rows"][-1] for run in runs]
+        entropy = {run["seed"]: run["rows"][-1]["roi_entropy"] for run in runs}
+        first = first or entropy
+        more = [entropy[seed] - first[seed] for seed in entropy if seed in first]
         learned = [_transitions_to_learn(run) for run in runs]
         reached = [number for number in learned if number is not None]
         lines.append(
@@ -93,11 +101,12 @@ def table(results: Mapping[str, Any]) -> str:
                 ),
                 f"{mean(reached):,.0f}" if len(reached) == len(runs) else "–",
                 number_text(mean(row["seconds"] for row in last), ".0f"),
+                seeds_text(more, "+") if lines and more else "–",
             )
         )
     steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     header = ("variant", "seeds", "ROI entropy [bit]", "F1", "policy entropy [nat]",
-              f"transitions to {LEARNED}", "seconds")  # fmt: skip
+              f"transitions to {LEARNED}", "seconds", "more entropy than the first")  # fmt: skip
     return table_text(f"Greedy validation after {steps} training steps", header, lines)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.optimisers import apply_gradients, make_adam
+from marl_framework.algorithms.optimisers import apply_gradients, gradient_norm, make_adam
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.config.errors import ConfigError
@@ -44,6 +44,20 @@ def recorded(coma: COMAWrapper) -> list[torch.Tensor]:
     batches, loss = [], coma.critic_loss
     coma.critic_loss = lambda out, part: batches.append(part.targets) or loss(out, part)
     return batches
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        torch.randn(3, 2, 5, 4),
+        torch.randn(3, 2, 5, 4).contiguous(memory_format=torch.channels_last),
+        torch.randn(6, 8)[::2, ::3],
+        torch.randn(1).expand(4, 3),
+        torch.tensor(-2.0),
+    ],
+)
+def test_the_gradient_norm_is_of_all_elements_in_any_layout(gradient: torch.Tensor):
+    torch.testing.assert_close(gradient_norm([gradient, gradient]), 2**0.5 * gradient.norm())
 
 
 def test_the_collector_records_what_happened():

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def test_all_figures_of_the_pages_have_a_source_or_a_reason(capsys) -> None:
     assert figures_of_pages.main([]) == 0
     printed, said = capsys.readouterr()
-    source = "285 transitions/s: training-bfloat16--amd-epyc-2-cores agent_transitions_per_s"
+    source = "2.2 MB: scaling--amd-epyc-2-cores must_do.bytes"
     assert source in printed
     assert said == ""
     found = figures_of_pages.all_figures()

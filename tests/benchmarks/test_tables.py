@@ -17,7 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation import suite as suites
 from marl_framework.evaluation import worlds
 
-TRAINING = "training-float32--amd-epyc-2-cores.json"
+TRAINING = "training-params-float32--intel-xeon-2-cores.json"
 Tree = dict[str, Any]
 
 
@@ -49,12 +49,12 @@ def test_another_result_gives_another_page(tmp_path, monkeypatch, capsys) -> Non
     file = tmp_path / "results" / TRAINING
     found = json.loads(file.read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
-    assert f"| float32 | {found['agent_transitions_per_s']:.0f} |" in text
-    assert text.startswith("a\n\n<!-- table: training -->\n\n| precision |")
+    assert f"| `params.yaml` | float32 | {found['agent_transitions_per_s']:.0f} |" in text
+    assert text.startswith("a\n\n<!-- table: training -->\n\n| params file |")
     assert text.endswith("% |\n\n<!-- end -->\n\nb\n")
     found["agent_transitions_per_s"] = 1234.5
     file.write_text(json.dumps(found), encoding="utf-8")
-    assert "| float32 | 1,234 |" in tables.written(text, tmp_path / "results")
+    assert "| `params.yaml` | float32 | 1,234 |" in tables.written(text, tmp_path / "results")
 
 
 @pytest.mark.parametrize(
