@@ -84,6 +84,9 @@ TABLES = {
         for module in _PRINTED
     },
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
+    "precision": Table(
+        (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
+    ),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
         tuple(

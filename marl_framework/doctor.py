@@ -55,7 +55,6 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks.append(Check("configuration", True, f"{config_name}, on {device}"))
     for name, check, fix in (
         ("window kernels", readiness.kernels, ""),
-        ("threads", readiness.threads, ""),
         ("networks", readiness.networks, "correct this part if it is a custom one"),
         ("mixed precision", readiness.mixed_precision, readiness.FLOAT32),
         ("memory", readiness.enough_memory, ""),

@@ -202,8 +202,6 @@ class Sharing(Pooled):
 class Frozen(Pooled):
     """Trains only its last layer."""
 
-    independent_rows = True
-
     def __init__(self, *sizes):
         super().__init__(*sizes)
         self.unused = nn.Linear(2, 2)

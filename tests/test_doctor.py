@@ -9,9 +9,7 @@ import torch
 
 from marl_framework import doctor
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.config.loading import load_config
 from marl_framework.doctor import main
-from marl_framework.training import readiness
 
 ON_CPU = "compute.device=cpu"
 NAMES = ["versions", "CPU", "GPUs", "TensorBoard", "configuration"]
@@ -42,25 +40,6 @@ def test_all_is_well_here_and_nothing_is_left(tmp_path, monkeypatch, capsys) -> 
     ]
     assert torch.__version__.split("+")[0] in lines[0]
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("threads", "params", "load", "advised"),
-    [
-        (1, "params.yaml", 9.0, False),
-        (4, "params_fast.yaml", 9.0, False),
-        (2, "params.yaml", 0.1, False),
-        (2, "params.yaml", 9.0, True),
-    ],
-)
-def test_threads_that_wait_for_each_other_are_told(
-    monkeypatch, threads: int, params: str, load: float, advised: bool
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    found, fix = readiness.threads(load_config(params), torch.device("cpu"))
-    assert not fix
-    assert ("OMP_NUM_THREADS=1" in found) == advised
 
 
 def test_too_little_memory_is_told_with_a_value(examine, monkeypatch) -> None:

@@ -3,8 +3,7 @@
 Trains alone, twice at once, twice at once with a share of the cores each (as `--jobs 2` does), and
 next to a process that uses one core. Each training has its own process. After one step that does
 not count it makes steps until `--seconds-per-row` are over, at least one; it continues until the
-others are timed. With `--threads-share operations` PyTorch divides every operation among its
-threads, as it does by default: see `marl_framework.algorithms.threads`.
+others are timed.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
-from marl_framework.networks.convolutional import ConvolutionalNetwork
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.processes import thread_variables
 from marl_framework.training.trainer import Trainer
 
-BATCH, OPERATIONS = "batch", "operations"
 ROWS = {
     "alone": (1, 0, False),
     "two at once": (2, 0, False),
@@ -56,21 +53,18 @@ def measure(job: Job) -> dict[str, Any]:
         alone = rows[0]["agent_transitions_per_s"][0] if rows else speeds[0]
         share = mean(speeds) / alone
         rows.append({"name": name, "agent_transitions_per_s": speeds, "share_of_alone": share})
-    options = job.options
-    settings = {"seconds": options.seconds_per_row, "threads_share": options.threads_share}
-    return {"settings": settings, "rows": rows}
+    return {"settings": {"seconds": job.options.seconds_per_row}, "rows": rows}
 
 
 def measure_row(job: Job, trainings: int, loops: int) -> list[float]:
     """Return the transitions/s of trainings with different seeds, next to busy processes."""
     first = job.config.environment.seed
-    options = job.options
     busy = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(loops)]
     try:
         arguments = [
             (
                 with_overrides(job.config, f"environment.seed={seed}"),
-                *(job.device, options.seconds_per_row, options.threads_share == BATCH),
+                *(job.device, job.options.seconds_per_row),
             )
             for seed in range(first, first + trainings)
         ]
@@ -81,9 +75,8 @@ def measure_row(job: Job, trainings: int, loops: int) -> list[float]:
             process.wait()
 
 
-def _train(config: Config, device: torch.device, seconds: float, share_batch: bool) -> float:
+def _train(config: Config, device: torch.device, seconds: float) -> float:
     """Train until all trainings of the row are timed; return this one's transitions/s."""
-    ConvolutionalNetwork.independent_rows = share_batch
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
     training_step(trainer, timer)
@@ -106,8 +99,7 @@ def table(results: Mapping[str, Any]) -> str:
         )
         for row in results["rows"]
     ]
-    title = f"Training, threads share the {results['settings']['threads_share']}"
-    return table_text(title, ("", "transitions/s of each", "share of alone"), lines)
+    return table_text("Training", ("", "transitions/s of each", "share of alone"), lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,12 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "speed.busy_machine",
         "Time a training alone, two at once, and one next to a busy process.",
         config="params_fast.yaml",
-    )
-    parser.add_argument(
-        "--threads-share",
-        choices=(BATCH, OPERATIONS),
-        default=BATCH,
-        help="work that PyTorch's threads share (default: batch)",
     )
     return parser.publish(arguments, measure, table)
 

@@ -26,7 +26,6 @@ from marl_framework.algorithms.optimisers import (
 from marl_framework.algorithms.policy import Floor, kl_divergence
 from marl_framework.algorithms.ranks import mean_of, mean_over_ranks, normalized
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import (
@@ -118,8 +117,7 @@ class ActorCritic(ABC):
         self._critic = Learner(self.critic, learning.critic, *shared)
         self.actor_optimizer = self._actor.optimizer
         self.critic_optimizer = self._critic.optimizer
-        evaluator = self.target_critic if self.has_target else self.critic
-        self._evaluator = with_batch_threads(evaluator, self.device)
+        self._evaluator = self.target_critic if self.has_target else self.critic
 
     @abstractmethod
     def new_critic(self, config: Config) -> nn.Module:

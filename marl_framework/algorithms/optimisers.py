@@ -13,7 +13,6 @@ from marl_framework.algorithms.ranks import (
     mean_over_ranks,
     with_shared_gradients,
 )
-from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.learning import OptimizerConfig
 from marl_framework.kernels.policies import NORM_FLOOR
 
@@ -36,7 +35,7 @@ class Learner:
     updates are recorded as CUDA graphs.
 
     Attributes:
-        network: the same network, but uses all cores and averages gradients over all ranks.
+        network: the same network, but averages gradients over all ranks.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Learner:
         rule: DescentRule,
         recorded: bool,
     ) -> None:
-        self.network = with_shared_gradients(with_batch_threads(network, device), device)
+        self.network = with_shared_gradients(network, device)
         self.optimizer = make_adam(network, settings.learning_rate, recorded)
         self._max_norm, self._scaler, self._rule = settings.gradient_norm, scaler, rule
 

@@ -52,7 +52,6 @@ class TwinCritic(nn.Module):
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
         self.critics = nn.ModuleList((first, second))
-        self.independent_rows = all(getattr(c, "independent_rows", False) for c in self.critics)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Run both critics."""

@@ -23,7 +23,6 @@ class SomeChannels(nn.Module):
     def __init__(self, network: nn.Module, channels: int, hidden: Iterable[int]) -> None:
         super().__init__()
         self.network = network
-        self.independent_rows = getattr(network, "independent_rows", False)
         edges = pairwise((-1, *hidden, channels))
         self._slices = [slice(start + 1, end) for start, end in edges if end > start + 1]
 

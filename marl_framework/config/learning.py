@@ -341,7 +341,7 @@ class ComputeConfig(types.Section):
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
     convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
-    """How a CPU computes convolutions; auto = channels_last, and product after the first layer."""
+    """How a CPU computes convolutions; auto = product; in float32 first channels_last."""
     cuda_graphs: bool = False
     """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
     deterministic: bool = False

@@ -11,7 +11,6 @@ from torch import Tensor
 from marl_framework.algorithms.optimisers import load_optimizer, load_scaler, make_adam
 from marl_framework.algorithms.policy import policy_probabilities
 from marl_framework.algorithms.registry import make_algorithm
-from marl_framework.algorithms.threads import with_batch_threads
 from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import with_changes
@@ -55,8 +54,7 @@ class Distiller(RoundTrainer):
             torch.manual_seed(config.environment.seed)
             self.algorithm = make_algorithm(largest, device, self._symmetries)
         self.modules = self.algorithm.modules
-        actor = self.modules["actor"]
-        self._actor = with_batch_threads(actor, device)
+        self._actor = actor = self.modules["actor"]
         self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
         self._scaler = grad_scaler(device, self.algorithm.precision)
         self._weights_read: dict[str, str] = {}

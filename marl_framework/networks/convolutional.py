@@ -50,12 +50,10 @@ class HiddenAndHead(nn.Module, ABC):
     Attributes:
         head: last layer, created by subclasses.
         recompute: whether to use gradient checkpointing for the hidden layers.
-        independent_rows: whether a batch can be split among the cores of a CPU.
     """
 
     head: nn.Linear
     recompute = False
-    independent_rows = True
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
@@ -128,7 +126,7 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
     network.to(device)
     half = resolve_precision(compute.precision, device) != torch.float32
     if device.type == "cpu":
-        use_ways(network, compute.convolutions)
+        use_ways(network, compute.convolutions, half)
     elif half and uses_triton(compute, device):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

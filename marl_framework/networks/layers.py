@@ -157,14 +157,14 @@ def convolutions(network: nn.Module) -> list[Convolution]:
     return [layer for layer in network.modules() if isinstance(layer, Convolution)]
 
 
-def use_ways(network: nn.Module, choice: str) -> None:
+def use_ways(network: nn.Module, choice: str, half: bool) -> None:
     """Set how each layer is computed on a CPU; `choice` is `compute.convolutions`.
 
-    With `auto` the first layer has its channels last and the others are products, except for small
-    layers; docs/performance.md has the measurements behind this rule.
+    With `auto` layers are products, but in float32 the first layer has its channels last, and small
+    layers stay convolutions; docs/performance.md has the measurements behind this rule.
     """
     for index, layer in enumerate(convolutions(network)):
         if choice != "auto":
             layer.use(Way(choice))
         elif layer.weight.numel() >= _LEAST:
-            layer.use(Way.PRODUCT if index else Way.CHANNELS_LAST)
+            layer.use(Way.PRODUCT if index or half else Way.CHANNELS_LAST)

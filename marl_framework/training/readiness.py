@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from marl_framework.algorithms.registry import make_algorithm
-from marl_framework.algorithms.threads import shares_of
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
@@ -28,7 +27,6 @@ Finding = tuple[str, str]
 """Finding of a check in one line; remedy if the check failed, else an empty string."""
 FLOAT32 = "use compute.precision=float32"
 _FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16", "neon", "sve", "bf16")
-_BUSY = 0.5  # load average above which other processes slow down a training
 _TOLERANCE = 0.1  # difference of mixed precision from float32, relative to the largest output
 _ONE_MISSION = {
     "environment": {"num_envs": 1},
@@ -75,21 +73,6 @@ def kernels(config: Config, device: torch.device) -> Finding:
     if lack is not None:
         finding += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
     return finding, ""
-
-
-def threads(config: Config, device: torch.device) -> Finding:
-    """Describe whether threads wait for each other; other processes make such waits longer."""
-    batch = -(-config.schedule.places_per_step // config.learning.batch_number)
-    number = torch.get_num_threads() if device.type == "cpu" else 1
-    if number == 1:
-        return "no thread waits for another", ""
-    if shares_of(min(config.learning.micro_batch or batch, batch)) > 1:
-        return f"{number} threads divide each batch of {batch}", ""
-    text = f"{number} threads work together on batches of {batch}, too small to be divided"
-    load = os.getloadavg()[0]
-    if load > _BUSY:
-        text += f"; other processes (load {load:.1f}) make threads wait: set OMP_NUM_THREADS=1"
-    return text, ""
 
 
 def networks(config: Config, device: torch.device) -> Finding:

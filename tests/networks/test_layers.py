@@ -113,10 +113,17 @@ def test_half_precision_rounds_hardly_more_than_the_convolution(way):
 
 @pytest.mark.parametrize(
     ("choice", "first", "others"),
-    [("auto", "channels_last", "product"), ("convolution",) * 3, ("product",) * 3],
+    [
+        ("auto", "channels_last", "product"),
+        ("auto", "product", "product"),
+        ("convolution",) * 3,
+        ("product",) * 3,
+    ],
 )
 def test_the_configuration_chooses_the_ways(choice, first, others):
-    config = load_config("params_fast.yaml", [f"compute.convolutions={choice}"])
+    precision = "bfloat16" if first == "product" else "float32"
+    overrides = [f"compute.convolutions={choice}", f"compute.precision={precision}"]
+    config = load_config("params_fast.yaml", overrides)
     critic = place(
         make_critic(config.networks, config.compute, config.network_sizes), config.compute, CPU
     )
@@ -125,7 +132,7 @@ def test_the_configuration_chooses_the_ways(choice, first, others):
 
 def test_small_layers_stay_convolutions():
     network = nn.Sequential(Convolution(2, 2, 3), Convolution(2, 2, 3))
-    use_ways(network, "auto")
+    use_ways(network, "auto", half=True)
     assert {layer.way for layer in convolutions(network)} == {Way.CONVOLUTION}
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from marl_framework.algorithms.policy import best_actions, policy_probabilities
-from marl_framework.algorithms.threads import on_threads
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
@@ -25,6 +24,7 @@ from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap, TrueMap
+from marl_framework.planners.search.threads import on_threads
 from marl_framework.planners.search.tree import TreeSearch
 from marl_framework.planners.search.windows import PathSearch, Windows
 from marl_framework.planners.team import load_team, team_logits, team_weights

@@ -32,7 +32,6 @@ def test_rows_are_compared_with_the_first(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(busy_machine, "measure_row", measure_row)
     monkeypatch.setattr(device, "usable_cores", lambda: 6)
-    found = run(busy_machine, tmp_path, "--threads-share", "operations")
+    found = run(busy_machine, tmp_path)
     assert [row["share_of_alone"] for row in found["rows"]] == pytest.approx([1, 0.4, 0.4, 0.6])
     assert threads == [None, None, "3", None]
-    assert found["settings"]["threads_share"] == "operations"
