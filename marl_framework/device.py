@@ -143,7 +143,8 @@ def configure_backends(compute: ComputeConfig, device: torch.device) -> None:
     overrides `cudnn_benchmark`; operations without a deterministic kernel then raise an error.
     On a CPU freed memory is kept for the next tensors, because new pages take long (glibc only).
     """
-    if device.type == "cpu" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    on_cpu = device.type == "cpu" and os.name == "posix"
+    if on_cpu and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         for option, value in _KEEP_FREED.items():
             libc.mallopt(option, value)
     tf32 = compute.tf32 and device.type == "cuda"

@@ -83,7 +83,7 @@ def as_linear(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class _Product(torch.autograd.Function):
     """Convolution of [B, C, X, Y] with [O, C, kx, ky] in `dtype`, by products of patches.
 
-    Gradients have the precision of their inputs, without a rounding in between for weights.
+    Gradients have the precision of their inputs; those of weights are summed in it.
     """
 
     @staticmethod
