@@ -13,7 +13,7 @@ from marl_framework.doctor import main
 
 ON_CPU = "compute.device=cpu"
 NAMES = ["versions", "CPU", "GPUs", "TensorBoard", "configuration"]
-NAMES += ["window kernels", "threads", "networks", "mixed precision", "memory", "disk", "runs"]
+NAMES += ["window kernels", "networks", "mixed precision", "memory", "disk", "runs"]
 
 
 @pytest.fixture
