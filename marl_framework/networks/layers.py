@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-_ROWS = 64  # samples whose patches are made at once
+_PATCHES = 2**23  # numbers in the patches that are made at once
 _SPREAD = 256  # cells of the largest map whose gradient is a product
 _LEAST = 2**14  # weights of a layer for which another way is worth it
 
@@ -90,8 +90,8 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
         rows, kernel = (t.permute(0, 2, 3, 1).to(dtype).contiguous() for t in (maps, weight))
         outputs = rows.new_empty(*_places(rows, kernel), len(kernel))
-        flat = kernel.flatten(1).t()
-        for part, out in zip(rows.split(_ROWS), outputs.split(_ROWS), strict=True):
+        flat, size = kernel.flatten(1).t(), _samples_at_once(rows, kernel)
+        for part, out in zip(rows.split(size), outputs.split(size), strict=True):
             torch.addmm(bias.to(dtype), _patches(part, kernel), flat, out=out.view(-1, len(kernel)))
         ctx.save_for_backward(rows, kernel)
         ctx.dtypes = maps.dtype, weight.dtype
@@ -102,15 +102,15 @@ class _Product(torch.autograd.Function):
         rows, kernel = ctx.saved_tensors
         of_maps, of_weight = ctx.dtypes
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
-        flat = kernel.flatten(1)
+        flat, size = kernel.flatten(1), _samples_at_once(rows, kernel)
         to_weight = torch.zeros_like(flat, dtype=of_weight)
         to_rows = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        for start in range(0, len(rows), _ROWS):
-            part = rows[start : start + _ROWS]
-            wanted = gradient[start : start + _ROWS].view(-1, len(kernel))
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            wanted = gradient[start : start + size].view(-1, len(kernel))
             to_weight += wanted.t() @ _patches(part, kernel)
             if to_rows is not None:
-                to_rows[start : start + _ROWS] = _sum_patches(wanted @ flat, part, kernel)
+                to_rows[start : start + size] = _sum_patches(wanted @ flat, part, kernel)
         ones = gradient.new_ones(1, gradient[..., 0].numel())
         return (
             None if to_rows is None else to_rows.permute(0, 3, 1, 2).to(of_maps),
@@ -125,6 +125,12 @@ def _places(rows: Tensor, weight: Tensor) -> tuple[int, int, int]:
     samples, x, y, _ = rows.shape
     _, kx, ky, _ = weight.shape
     return samples, x - kx + 1, y - ky + 1
+
+
+def _samples_at_once(rows: Tensor, weight: Tensor) -> int:
+    """Return the number of samples whose patches are made at once."""
+    _, x, y = _places(rows, weight)
+    return max(1, _PATCHES // (x * y * weight[0].numel()))
 
 
 def _patches(rows: Tensor, weight: Tensor) -> Tensor:

@@ -160,3 +160,11 @@ def test_a_training_learns_the_same_in_all_ways():
         for name in ("actor", "critic"):
             for key, expected in states[0][name].items():
                 torch.testing.assert_close(state[name][key], expected, rtol=1e-2, atol=1e-4)
+
+
+def test_products_of_many_samples_are_made_in_parts():
+    layer, maps = Convolution(8, 4, 5).double(), torch.randn(600, 8, 12, 13, dtype=torch.float64)
+    expected = results(layer, maps)  # 600 samples have 8.6 million numbers in patches
+    layer.use(Way.PRODUCT)
+    for ours, theirs in zip(results(layer, maps), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
