@@ -64,7 +64,8 @@ def measure_row(job: Job, trainings: int, loops: int) -> list[float]:
         arguments = [
             (
                 with_overrides(job.config, f"environment.seed={seed}"),
-                *(job.device, job.options.seconds_per_row),
+                job.device,
+                job.options.seconds_per_row,
             )
             for seed in range(first, first + trainings)
         ]

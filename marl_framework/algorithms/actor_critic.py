@@ -117,7 +117,6 @@ class ActorCritic(ABC):
         self._critic = Learner(self.critic, learning.critic, *shared)
         self.actor_optimizer = self._actor.optimizer
         self.critic_optimizer = self._critic.optimizer
-        self._evaluator = self.target_critic if self.has_target else self.critic
 
     @abstractmethod
     def new_critic(self, config: Config) -> nn.Module:
@@ -181,11 +180,12 @@ class ActorCritic(ABC):
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Tensor:
         """Return outputs [T·E·N, …] of the target critic, or the critic if there is no target."""
+        critic = self.target_critic if self.has_target else self.critic
         chunk = target_chunk(self.device)
         maps = rollout.observations, rollout.critic_maps
         chunks = zip(*(field.flatten(0, 2).split(chunk) for field in maps), strict=True)
         with self._amp():
-            return torch.cat([self._evaluator(torch.cat(pair, dim=1)) for pair in chunks])
+            return torch.cat([critic(torch.cat(pair, dim=1)) for pair in chunks])
 
     def follow_teacher(self, actor: nn.Module) -> None:
         """Add the weighted KL(teacher ‖ policy) to the actor's loss (`learning.teacher`).

@@ -54,7 +54,7 @@ class Distiller(RoundTrainer):
             torch.manual_seed(config.environment.seed)
             self.algorithm = make_algorithm(largest, device, self._symmetries)
         self.modules = self.algorithm.modules
-        self._actor = actor = self.modules["actor"]
+        actor = self.modules["actor"]
         self._optimizer = make_adam(actor, self._settings.learning_rate, recorded=False)
         self._scaler = grad_scaler(device, self.algorithm.precision)
         self._weights_read: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Distiller(RoundTrainer):
         if self._symmetries is not None:
             batch = batch.turn(self._symmetries, self._symmetries.draw(size, self._generator))
         with autocast(self.device, self.algorithm.precision):
-            logits = self._actor(batch.observations)
+            logits = self.modules["actor"](batch.observations)
         policy = policy_probabilities(logits, batch.masks, 0.0)
         return divergence(batch, policy, self._settings.loss)
 
