@@ -39,6 +39,8 @@ SEEDS = "3,4,5"
 MOST_SEED = MAX_SEED - 1
 STEPS = 120
 MOST_STEPS = 10**6
+LEARNED = 0.30
+"""ROI entropy of a validation [bit] that counts as learned."""
 _MOST_TRAININGS = 1000
 
 Run = dict[str, Any]
@@ -171,9 +173,9 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
     """Train as configured; return one row per validation.
 
     Returns:
-        Rows of `training_step`, `transitions`, `seconds` (without validation), `roi_entropy`
-        [bit], `f1`, `return`, and `policy_entropy` [nat], `kl`, `explained_variance` of the
-        latest training step.
+        Rows of `training_step`, `transitions`, `seconds` and `cpu_seconds` (of all cores), both
+        without validation, `roi_entropy` [bit], `f1`, `return`, and `policy_entropy` [nat], `kl`,
+        `explained_variance` of the latest training step.
 
     Raises:
         ConfigError: no validation is configured.
@@ -182,12 +184,13 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
         raise ConfigError("evaluation.interval must be above 0; try 1")
     trainer, timer = Trainer(config, device), StageTimer(device)
     rows: list[dict[str, float]] = []
-    seconds = 0.0
+    seconds = cpu_seconds = 0.0
     while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         metrics, _ = training_step(trainer, timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
+        cpu_seconds += time.process_time() - cpu_start
         if trainer.validation.is_due(before, trainer.steps):
             validated, _ = trainer.validation.run(trainer.steps)
             transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
@@ -196,6 +199,7 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
                     "training_step": trainer.algorithm.training_steps,
                     "transitions": transitions,
                     "seconds": seconds,
+                    "cpu_seconds": cpu_seconds,
                     "roi_entropy": validated["validation_entropy"],
                     "f1": validated["validation_f1"],
                     "return": validated["validation_return"],
@@ -206,6 +210,27 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
                 }
             )
     return rows
+
+
+def first_below(run: Run, level: float, column: str, lasting: bool = False) -> float | None:
+    """Return a column of a run's first validation with an ROI entropy of at most `level` [bit].
+
+    Args:
+        run: result of `learn`, in `rows`.
+        level: ROI entropy [bit].
+        column: `transitions`, `seconds` or `cpu_seconds`.
+        lasting: whether all later validations have to be at most `level`, too.
+
+    Returns:
+        The value, or None if there is no such validation.
+    """
+    found: float | None = None
+    for row in run["rows"]:
+        if row["roi_entropy"] > level:
+            found = None if lasting else found
+        elif found is None:
+            found = row[column]
+    return found
 
 
 def differences_table(

@@ -20,9 +20,7 @@ from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import Run, add_variants, compare_variants
-
-LEARNED = 0.30  # validation entropy [bit] that counts as learned
+from benchmarks.helpers.trainings import LEARNED, Run, add_variants, compare_variants, first_below
 
 _DISCOUNT = ["learning.gamma=0.99", "learning.lambda=0.8"]
 _CENTRED = [
@@ -89,7 +87,7 @@ def table(results: Mapping[str, Any]) -> str:
         entropy = {run["seed"]: run["rows"][-1]["roi_entropy"] for run in runs}
         first = first or entropy
         more = [entropy[seed] - first[seed] for seed in entropy if seed in first]
-        learned = [_transitions_to_learn(run) for run in runs]
+        learned = [first_below(run, LEARNED, "transitions") for run in runs]
         reached = [number for number in learned if number is not None]
         lines.append(
             (
@@ -108,11 +106,6 @@ def table(results: Mapping[str, Any]) -> str:
     header = ("variant", "seeds", "ROI entropy [bit]", "F1", "policy entropy [nat]",
               f"transitions to {LEARNED}", "seconds", "more entropy than the first")  # fmt: skip
     return table_text(f"Greedy validation after {steps} training steps", header, lines)
-
-
-def _transitions_to_learn(run: Run) -> int | None:
-    rows = (row for row in run["rows"] if row["roi_entropy"] <= LEARNED)
-    return next((row["transitions"] for row in rows), None)
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import inf
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -28,7 +29,16 @@ from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import Cache, Run, add_seeds, add_steps, last_fifth, learn
+from benchmarks.helpers.trainings import (
+    LEARNED,
+    Cache,
+    Run,
+    add_seeds,
+    add_steps,
+    first_below,
+    last_fifth,
+    learn,
+)
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import ALGORITHMS
@@ -42,7 +52,6 @@ WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), 
 """Team size and terrain; candidates are compared in the first world."""
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
-TARGET_ENTROPIES = ("0.1", "0.5")
 _MORE = ("#56B4E9", "#000000", "#999999")
 COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, *_MORE)
 
@@ -51,8 +60,8 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
     """Return overrides by name: 2 learning rates × 2 discounts × 2 settings of the algorithm.
 
     PPO passes over the data in the batches of the params file, or ten times in one batch (Yu et
-    al. 2022, section 5.3); SAC has two target entropies; the others take their advantage from the
-    critic or from returns.
+    al. 2022, section 5.3); SAC draws transitions as often as the params file says, or twice as
+    often; the others take their advantage from the critic or from returns.
     """
     learning = config.learning
     own = [["learning.advantage=return"], ["learning.advantage=critic"]]
@@ -61,7 +70,7 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
         one_batch = [f"learning.batch_size={whole}", "learning.batch_number=1"]
         own = [[], ["learning.data_passes=10", *one_batch]]
     if algorithm in ("sac", "isac"):
-        own = [[f"learning.target_entropy={share}"] for share in TARGET_ENTROPIES]
+        own = [[], [f"learning.data_passes={2 * learning.data_passes}"]]
     choices = product(RATES, DISCOUNTS, own)
     return {
         f"{algorithm} {number}": [
@@ -182,7 +191,7 @@ def _final_table(results: Mapping[str, Any]) -> str:
     if len(worlds) > 1:
         rows += _rows("all", list(worlds.values()))
     header = ("world", "algorithm", "ROI entropy [bit]", "F1", f"better than {REFERENCE}",
-              "seconds")  # fmt: skip
+              f"transitions to {LEARNED:.2f}", "CPU seconds", "at equal CPU time")  # fmt: skip
     settings = results["settings"]
     steps = settings["configuration"]["learning"]["training_steps"]
     title = f"After {steps} training steps, {len(settings['seeds'])} seeds"
@@ -201,9 +210,29 @@ def _rows(world: str, tasks: Sequence[Mapping[str, list[Run]]]) -> list[tuple[st
             with_interval(*runs_iqm(_last(tasks, algorithm, name)), digits=3)
             for name in ("roi_entropy", "f1")
         )
-        seconds = _last(tasks, algorithm, "seconds").mean().item()
-        rows.append((world, algorithm, *means, better, number_text(seconds, ".0f")))
+        learned = [
+            first_below(one, LEARNED, "transitions") for task in tasks for one in task[algorithm]
+        ]
+        middle = median(inf if number is None else number for number in learned)
+        seconds = _last(tasks, algorithm, "cpu_seconds").mean().item()
+        equal = torch.tensor([_after_equal_time(task, algorithm) for task in tasks])
+        rows.append(
+            (world, algorithm, *means, better,
+             f"{middle:,.0f}" if middle < inf else "–",
+             number_text(seconds, ".0f"),
+             with_interval(*runs_iqm(equal), digits=3))
+        )  # fmt: skip
     return rows
+
+
+def _after_equal_time(task: Mapping[str, list[Run]], algorithm: str) -> list[float]:
+    """Return the ROI entropy of each run when the fastest algorithm ends.
+
+    It is that of the last validation before; the time is a mean over seeds, on all cores.
+    """
+    limit = min(mean(one["rows"][-1]["cpu_seconds"] for one in runs) for runs in task.values())
+    seen = ([r for r in one["rows"] if r["cpu_seconds"] <= limit] for one in task[algorithm])
+    return [rows[-1]["roi_entropy"] if rows else inf for rows in seen]
 
 
 def _last(tasks: Sequence[Mapping[str, list[Run]]], algorithm: str, name: str) -> torch.Tensor:

@@ -24,6 +24,12 @@ from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
 
 GIB = 2**30
+TEMPERATURE_RATE = 10.0
+"""Learning rate of the temperature, relative to the actor's.
+
+Christodoulou's rates are equal. Trainings here have few updates; with equal rates the temperature
+hardly leaves its initial value.
+"""
 
 
 class Temperature(nn.Module):
@@ -195,7 +201,8 @@ class SAC(ActorCritic):
 
     def _set_rates(self, factor: float) -> None:
         super()._set_rates(factor)
-        set_rate(self._temperature.optimizer, self.learning.actor.learning_rate * factor)
+        rate = TEMPERATURE_RATE * self.learning.actor.learning_rate
+        set_rate(self._temperature.optimizer, rate * factor)
 
     def notes(self) -> Sequence[str]:
         """Return a line about the replay, printed before the training."""

@@ -49,7 +49,9 @@ def test_every_world_has_the_same_transitions(tmp_path, two_candidates):
 
 def runs_of(world: str, first_seed: int, entropies: dict[str, list[float]]) -> list[dict[str, Any]]:
     def rows(entropy: float) -> list[dict[str, float]]:
-        return [{"roi_entropy": entropy, "f1": 1 - entropy, "seconds": 60.0}]
+        early = {"transitions": 100, "cpu_seconds": 40.0, "roi_entropy": 1.0, "f1": 0.0}
+        late = {"transitions": 700, "cpu_seconds": 90.0, "roi_entropy": entropy, "f1": 1 - entropy}
+        return [early, late]
 
     return [
         {"variant": variant, "world": world, "seed": seed, "rows": rows(entropy)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.helpers import trainings
-from benchmarks.learning import ablation, no_fly, predicted
+from benchmarks.learning import ablation, no_fly, predicted, time_to_paper
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.prediction import predictor_state
@@ -40,6 +40,34 @@ def test_planners_fly_among_the_obstacles_of_the_team(tmp_path, capsys):
     assert set(among["planners"]) == {"information_gain", "random"}
     assert among["planners"]["random"] != without["planners"]["random"]
     assert f"{among['rows'][-1]['roi_entropy']:.3f}" in capsys.readouterr().out
+
+
+def test_the_time_to_the_paper_ends_where_all_later_validations_are_below():
+    curves = [[0.3, 0.28, 0.29, 0.28, 0.27], [0.28, 0.2, 0.2, 0.2, 0.2], [0.2, 0.2, 0.2, 0.2, 0.3]]
+    runs = [
+        {
+            "variant": "float32",
+            "rows": [
+                {"roi_entropy": entropy, "f1": 0.8, "seconds": 10.0 * n, "transitions": 1000 * n,
+                 "training_step": n}
+                for n, entropy in enumerate(curve, 1)
+            ],
+        }
+        for curve in curves
+    ]  # fmt: skip
+    assert "40, 10, –" in time_to_paper.table({"runs": runs})
+    assert "2,500" in time_to_paper.table({"runs": runs[:2]})
+
+
+def test_the_time_to_the_paper_is_that_of_its_mission(tmp_path, capsys, monkeypatch):
+    seen, learn = [], trainings.learn
+    monkeypatch.setattr(trainings, "learn", lambda c, d: seen.append(c) or learn(c, d))
+    coarse = [o for o in time_to_paper.VARIANTS["float32"] if "pixel" not in o]
+    monkeypatch.setitem(time_to_paper.VARIANTS, "float32", coarse)
+    run(time_to_paper, tmp_path, *TINY, "--variants", "float32", "--seeds", "3")
+    (config,) = seen
+    assert (config.experiment.missions.start, config.compute.precision) == ("published", "float32")
+    assert "float32" in capsys.readouterr().out
 
 
 def test_each_seed_has_its_predictor(tmp_path, capsys, monkeypatch):
