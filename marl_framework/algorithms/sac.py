@@ -24,11 +24,11 @@ from marl_framework.config.model import Config
 from marl_framework.networks.registry import make_critic
 
 GIB = 2**30
-TEMPERATURE_RATE = 10.0
+TEMPERATURE_RATE = 3.0
 """Learning rate of the temperature, relative to the actor's.
 
-Christodoulou's rates are equal. Trainings here have few updates; with equal rates the temperature
-hardly leaves its initial value.
+Christodoulou's rates are equal; with few updates the temperature then hardly leaves its initial
+value. A tenfold rate let it fall before the critics had learned, and policies stopped exploring.
 """
 
 
