@@ -19,8 +19,9 @@ import torch
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.text import duration_text, table_text
 from marl_framework.config.parts import LEARNED
-from marl_framework.flying.dry_run import check_supported, make_pilots, make_world
+from marl_framework.flying.dry_run import check_supported, make_pilots
 from marl_framework.flying.pilot import Phase
+from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
@@ -66,8 +67,8 @@ def measure(job: Job) -> dict[str, Any]:
 def _time_flight(environment: MissionEnvironment, make: Any) -> dict[str, list[float]]:
     """Return the times of each step [s]; those of the first move, which warm up, are left out."""
     spent: dict[str, list[float]] = defaultdict(list)
-    world = make_world(environment, 0)
-    pilots = make_pilots(world, make, 0)
+    world = World(environment, 0)
+    pilots = make_pilots(world, make)
     while not all(pilot.over for pilot in pilots):
         busy = False
         for pilot in pilots:

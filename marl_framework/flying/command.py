@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from marl_framework.config.model import Config
+from marl_framework.deployment.survey_files import Survey, write_survey
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.flying.dry_run import (
     DryFlight,
-    Moment,
+    area_place,
     first_difference,
     fly,
     make_pilots,
-    make_world,
     simulate,
 )
+from marl_framework.flying.knowledge import Moment
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.record import facts_of, recording
-from marl_framework.flying.survey import area_place, write_belief
+from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
@@ -44,41 +48,33 @@ def dry_run(
     area_place(config)
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
     make = partial(make_planner, options.policy, checkpoint=checkpoint)
-    planner, world = make(environment), make_world(environment, options.seed)
+    planner, world = make(environment), World(environment, options.seed)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
 
     def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
-        with recording(run.path / RECORD, facts, environment) as wrap:
-            pilots = make_pilots(
-                world, make, options.seed, entries.append, options.separation, wrap=wrap
-            )
+        with recording(run.path / RECORD, facts) as wrap:
+            pilots = make_pilots(world, make, entries.append, options.separation, wrap)
             flown = fly(world, pilots)
-        return pilots, flown, simulate(world, planner, options.seed)
+        return pilots, flown, simulate(world, planner)
 
     def write(
         flights: tuple[list[Pilot], DryFlight, DryFlight], run: RunFolder, seconds: float
     ) -> None:
         pilots, flown, simulated = flights
-        difference = first_difference(flown, simulated)
-        tracks = [[moment.place for moment in moments] for moments in flown.moments]
-        write_belief(flown.belief, tracks, environment, run.path / "team")
-        for uav, pilot in enumerate(pilots):
-            belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{uav + 1}"
-            write_belief(belief, tracks[uav : uav + 1], environment, folder)
+        write_belief(flown.record.belief[0], flown.moments, environment, run.path / "team")
+        for pilot in pilots:
+            write_own_belief(pilot, run)
         if options.html:
             MissionPage({planner.name: flown.record}).write(run.path / "mission.html")
         results = {
             "planner": planner.name,
-            "checkpoint": None if checkpoint is None else checkpoint.name,
+            "checkpoint": facts["checkpoint"],
             "seed": options.seed,
             "separation": options.separation,
-            "uavs": [
-                summary(pilot, flown.moments[uav], [e for e in entries if e["uav"] == uav])
-                for uav, pilot in enumerate(pilots)
-            ],
-            "team": {"roi_entropy": flown.roi_entropy, "f1": flown.f1},
-            "simulator": {"roi_entropy": simulated.roi_entropy, "f1": simulated.f1},
-            "first_difference": difference,
+            "uavs": [summary(pilot, entries) for pilot in pilots],
+            "team": flown.scores,
+            "simulator": simulated.scores,
+            "first_difference": first_difference(flown, simulated),
         }
         run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
         print(_report(results))
@@ -86,27 +82,45 @@ def dry_run(
     return fly_into_run(config, device, options, both, write)
 
 
-def summary(pilot: Pilot, moments: list[Moment], entries: Entries) -> dict[str, Any]:
-    """Return the results of one UAV, with `entries` of its own."""
+def write_own_belief(pilot: Pilot, run: RunFolder) -> None:
+    """Write the belief of a UAV and the places of its readings into the run folder."""
+    known = pilot.knowledge
+    belief, folder = known.state.beliefs[0, known.uav], run.path / f"uav_{known.uav + 1}"
+    write_belief(belief, [known.moments], known.environment, folder)
+
+
+def write_belief(
+    belief: Tensor, moments: Sequence[Sequence[Moment]], env: MissionEnvironment, folder: Path
+) -> None:
+    """Write a belief [R, C] and the places of each UAV's readings into a new folder."""
+    tracks = [torch.tensor([moment.place for moment in each]) for each in moments]
+    metres = [env.lattice.metres(track).double().numpy() for track in tracks]
+    place, cell = area_place(env.config), env.config.geometry.cell_size
+    folder.mkdir()
+    write_survey(Survey(belief.numpy(), metres, (0.0, 0.0), cell, place), folder)
+
+
+def summary(pilot: Pilot, entries: Entries) -> dict[str, Any]:
+    """Return the results of one UAV; `entries` are those of its team."""
+    known, own = pilot.knowledge, [e for e in entries if e["uav"] == pilot.knowledge.uav]
     return {
         "moves": pilot.move,
-        "heard": sum(len(moment.heard) - 1 for moment in moments),
-        "sent_by_others": len(moments) * (pilot.knowledge.state.positions.shape[1] - 1),
-        "refused": sum(entry["event"] == "refused" for entry in entries),
+        "heard": sum(len(moment.heard) - 1 for moment in known.moments),
+        "sent_by_others": len(known.moments) * (known.environment.n_agents - 1),
+        "refused": sum(entry["event"] == "refused" for entry in own),
         "left": pilot.end,
         "lost": sorted(pilot.peers.lost),
         "dropped": dict(pilot.inbox.dropped),
-        "seconds": entries[-1]["time"] if entries else 0.0,
+        "seconds": own[-1]["time"] if own else 0.0,
         "end": pilot.place,
     }
 
 
 def describe(number: int, done: dict[str, Any]) -> str:
     """Return the results of UAV `number` as one line."""
-    heard = f"heard {done['heard']} of {done['sent_by_others']} readings"
-    dropped = f"{sum(done['dropped'].values())} messages dropped"
     return (
-        f"UAV {number}: {done['moves']} moves in {done['seconds']:.0f} s, {heard}, {dropped}, "
+        f"UAV {number}: {done['moves']} moves in {done['seconds']:.0f} s, heard {done['heard']} of "
+        f"{done['sent_by_others']} readings, {sum(done['dropped'].values())} messages dropped, "
         f"{done['refused']} moves refused, ends at {tuple(done['end'])}"
     )
 
@@ -114,10 +128,8 @@ def describe(number: int, done: dict[str, Any]) -> str:
 def _report(results: dict[str, Any]) -> str:
     lines = [describe(number, done) for number, done in enumerate(results["uavs"], 1)]
     for name in ("team", "simulator"):
-        values = results[name]
-        lines.append(
-            f"{name + ':':10} ROI entropy {values['roi_entropy']:.4f}, F1 {values['f1']:.4f}"
-        )
+        entropy, f1 = results[name].values()
+        lines.append(f"{name + ':':10} ROI entropy {entropy:.4f}, F1 {f1:.4f}")
     difference = results["first_difference"]
     lines.append(f"equal: {'yes' if difference is None else f'no, {difference}'}")
     if difference is not None and results["separation"]:

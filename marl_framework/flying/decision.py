@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -81,68 +82,56 @@ class Decider:
         own = copy.copy(environment)
         own.config, own.has_inactive = _expect_crashes(environment.config), True
         self._uav, self._generator = uav, generator
-        self._lattice = own.lattice = PilotedLattice(own, uav)
-        self._offsets: list[Place] = [(x, y, z) for x, y, z in own.lattice.offsets.tolist()]
+        self._lattice = lattice = own.lattice = PilotedLattice(own, uav)
         self._planner = make_planner(own)
         if isinstance(self._planner, SharingPlanner):
             self._planner.own = uav
-        level = own.lattice.offsets[:, :2].float().norm(dim=-1).max()
-        sizes = [torch.arange(size) for size in own.lattice.shape]
-        places = torch.cartesian_prod(*sizes).view(*own.lattice.shape, 3)
-        metres = own.lattice.metres(places.to(own.device)).double().cpu().numpy()
-        self.rules = Rules(metres, float(level) * own.lattice.spacing, separation)
+        reach = float(lattice.offsets[:, :2].float().norm(dim=-1).max()) * lattice.spacing
+        places = torch.cartesian_prod(*map(torch.arange, lattice.shape)).view(*lattice.shape, 3)
+        self.rules = Rules(lattice.metres(places).double().numpy(), reach, separation)
 
     def hear(self, uav: int, left: Floats) -> None:
         """Take the plan of another UAV; see `messages.Plan.left`."""
         if isinstance(self._planner, SharingPlanner) and left.shape == self._lattice.shape[:2]:
-            self._planner.hear(uav, torch.from_numpy(left).to(self._lattice.offsets.device))
+            self._planner.hear(uav, torch.from_numpy(left))
 
     @property
     def plan(self) -> Floats | None:
         """The plan of the last decision, as `messages.Plan.left`; None if the planner has none."""
         if not isinstance(self._planner, SharingPlanner):
             return None
-        left: Floats = self._planner.plan.cpu().numpy()
+        left: Floats = self._planner.plan.numpy()
         return left
 
+    @torch.no_grad()
     def decide(
-        self, state: MissionState, ways: Mapping[int, Way], announced: Mapping[int, Place]
+        self, state: MissionState, ways: Mapping[int, Way], announced: Mapping[int, Place | None]
     ) -> Decision:
         """Choose a move.
 
         `ways` are those of the other UAVs in the air; `announced` has the next places of the UAVs
-        that decide earlier, by UAV.
+        that decide earlier, if known.
         """
-        places = [(x, y, z) for x, y, z in state.positions[0].tolist()]
-        lattice = self._lattice
+        lattice, places = self._lattice, state.positions[0]
+        goals = [[(x, y, z) for x, y, z in each] for each in lattice.destinations(places).tolist()]
         lattice.announced = {
-            uav: self._offsets.index(step)
+            uav: goals[uav].index(goal)
             for uav, goal in announced.items()
-            if (step := _step(places[uav], goal)) in self._offsets and any(step)
+            if goal in goals[uav] and [*goal] != places[uav].tolist()
         }
-        here = places[self._uav]
-        goals = [_add(here, step) for step in self._offsets]
         allowed = lattice.allowed(state.positions, state.moves)[0, self._uav].tolist()
-        open_goals = {goal for goal, is_open in zip(goals, allowed, strict=True) if is_open}
-        refusals = [refusal(here, goal, open_goals, ways, self.rules) for goal in goals]
+        open_goals = set(itertools.compress(goals[self._uav], allowed))
+        x, y, z = places[self._uav].tolist()
+        refusals = [
+            refusal((x, y, z), goal, open_goals, ways, self.rules) for goal in goals[self._uav]
+        ]
         lattice.unsafe = [action for action, reason in enumerate(refusals) if reason]
-        with torch.no_grad():
-            chosen = self._planner.act(state, self._generator)
-        action = int(chosen.actions[0, self._uav])
-        return Decision(action, goals[action], refusals[action])
+        action = int(self._planner.act(state, self._generator).actions[0, self._uav])
+        return Decision(action, goals[self._uav][action], refusals[action])
 
 
 def _expect_crashes(config: Config) -> Config:
     """Return a configuration whose planners ignore inactive UAVs: those that have left."""
     uav = config.experiment.uav.model_copy(update={"crash_rate": 1.0})
-    return config.model_copy(
-        update={"experiment": config.experiment.model_copy(update={"uav": uav})}
-    )
-
-
-def _step(start: Place, goal: Place) -> Place:
-    return goal[0] - start[0], goal[1] - start[1], goal[2] - start[2]
-
-
-def _add(place: Place, step: Place) -> Place:
-    return place[0] + step[0], place[1] + step[1], place[2] + step[2]
+    experiment = config.experiment.model_copy(update={"uav": uav})
+    return config.model_copy(update={"experiment": experiment})

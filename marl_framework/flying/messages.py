@@ -52,22 +52,14 @@ class Envelope(NamedTuple):
 class Stage(IntEnum):
     """What a UAV does, as others need to know."""
 
-    WAITING = 0
-    """It waits for its take-off."""
-    STARTING = 1
-    """It flies to its start."""
+    WAITING = 0  # for its take-off
+    STARTING = 1  # on its way to its start
     FLYING = 2
-    """It flies the mission."""
-    HOLDING = 3
-    """It has stopped in the air, and may go on."""
-    LEAVING = 4
-    """It has stopped for good, and waits until it may return."""
-    ABORTING = 5
-    """As LEAVING, and all others must leave, too."""
+    HOLDING = 3  # has stopped in the air, and may go on
+    LEAVING = 4  # has stopped for good, and waits until it may return
+    ABORTING = 5  # as LEAVING, and all others must leave, too
     RETURNING = 6
-    """It flies home."""
-    LANDED = 7
-    """It is on the ground for good."""
+    LANDED = 7  # for good
 
     @property
     def left(self) -> bool:
@@ -84,7 +76,6 @@ class Position:
     next: Place | None = None
     """Next place; None while the sender has not decided."""
     stage: Stage = Stage.FLYING
-    """What the sender does."""
     lost: frozenset[int] = frozenset()
     """UAVs that the sender has lost."""
 
@@ -112,7 +103,7 @@ class Plan:
 
 
 Message = Position | Reading | Plan
-Kind = TypeVar("Kind", Reading, Plan)
+Kind = TypeVar("Kind", Position, Reading, Plan)
 
 
 class DamagedError(ValueError):
@@ -180,8 +171,7 @@ class Inbox:
 
     def __init__(self, mission: int, uav: int, team: int, shape: tuple[int, ...]) -> None:
         self._mission, self._uav, self._team, self._shape = mission, uav, team, shape
-        self._messages: dict[tuple[type[Reading | Plan], int, int], Reading | Plan] = {}
-        self._announced: dict[tuple[int, int], Place] = {}
+        self._messages: dict[tuple[type[Message], int, int], Message] = {}
         self.positions: dict[int, Position] = {}
         self.dropped: Counter[str] = Counter()
         self.impostors: set[int] = set()
@@ -201,20 +191,16 @@ class Inbox:
             self.dropped[reason] += 1
             return None
         _, sender, sent, *_ = message.envelope
+        self._messages[type(message), sender, sent] = message
         if isinstance(message, Position):
             self.positions[sender] = message
-            if message.next is not None:
-                self._announced[sender, sent] = message.next
-        else:
-            self._messages[type(message), sender, sent] = message
         return message
 
     def _find_problem(self, message: Message, move: int) -> str | None:
         mission, sender, sent, _, number = message.envelope
-        places = [message.place]
-        if isinstance(message, Position) and message.next is not None:
-            places.append(message.next)
-        outside = any(k >= n for place in places for k, n in zip(place, self._shape, strict=True))
+        goal = message.next if isinstance(message, Position) else None
+        sizes = zip(message.place + (goal or ()), 2 * self._shape, strict=False)
+        outside = any(index >= size for index, size in sizes)
         if mission != self._mission or sender >= self._team or outside:
             return "foreign"
         if sender == self._uav:
@@ -225,12 +211,13 @@ class Inbox:
                 return "late"
             return "double" if (type(message), sender, sent) in self._messages else None
         newest = self.positions.get(sender)
-        if newest is None or number > newest.envelope.number:
-            if newest is None or _follows(newest, message):
-                return None
-        elif number < newest.envelope.number:
+        if newest is None:
+            return None
+        if number < newest.envelope.number:
             return "late"
-        elif message == newest:
+        if number > newest.envelope.number and _follows(newest, message):
+            return None
+        if message == newest:
             return "double"
         self.impostors.add(sender)
         return "impostor"
@@ -238,22 +225,21 @@ class Inbox:
     def has_arrived(self, sender: int, move: int) -> bool:
         """Return whether a UAV is known to have made `move` moves, or more."""
         newest = self.positions.get(sender)
-        started = newest is not None and newest.stage >= Stage.FLYING
-        return newest is not None and started and newest.envelope.move >= move
+        return newest is not None and newest.stage >= Stage.FLYING and newest.envelope.move >= move
 
     def get(self, kind: type[Kind], sender: int, move: int) -> Kind | None:
-        """Return the reading or plan that a UAV sent after `move` moves, if it was heard."""
+        """Return the newest message of a kind that a UAV sent after `move` moves, if heard."""
         message = self._messages.get((kind, sender, move))
         return message if isinstance(message, kind) else None
 
     def announced(self, sender: int, move: int) -> Place | None:
         """Return the next place that a UAV announced after `move` moves, if known."""
-        return self._announced.get((sender, move))
+        position = self.get(Position, sender, move)
+        return None if position is None else position.next
 
     def forget(self, move: int) -> None:
         """Release messages of moves before `move`."""
         self._messages = {key: kept for key, kept in self._messages.items() if key[2] >= move}
-        self._announced = {key: goal for key, goal in self._announced.items() if key[1] >= move}
 
 
 def _follows(earlier: Position, later: Position) -> bool:

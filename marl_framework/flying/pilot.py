@@ -8,9 +8,8 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import torch
 
-from marl_framework.flying.decision import Decider, MakePlanner
+from marl_framework.flying.decision import Decider
 from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.messages import (
     Envelope,
@@ -26,8 +25,6 @@ from marl_framework.flying.messages import (
 from marl_framework.flying.peers import GRACE, Peers
 from marl_framework.flying.protocols import Hardware, Status
 from marl_framework.flying.safety import Way, vehicle_problem
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
 
 _HEARTBEAT = 1.0  # longest time between two positions [s]
 
@@ -63,16 +60,8 @@ class Pilot:
     it fuses what it heard, waits for the announcements of UAVs with lower numbers, and decides. At
     the end, or when something is wrong, UAVs return one after the other.
 
-    Args:
-        uav: index of the UAV, from 0.
-        environment: environment of one mission; the pilot uses its lattice, camera and fusion.
-        make_planner: creates the planner from an environment.
-        state: what the UAV knows at the start; the pilot updates it.
-        mission: number of the mission, the same for the team.
-        hardware: hardware of the UAV, and what takes the entries of its record.
-        generator: random generator of the planner, seeded alike for the team.
-        separation: see `safety.Rules`.
-        return_seconds: upper bound of the time of a return, the same for the team [s].
+    `mission` is the number of the mission, and `return_seconds` an upper bound of the time of a
+    return [s]; both are the same for the team.
 
     Attributes:
         phase: what the pilot is doing.
@@ -88,26 +77,21 @@ class Pilot:
 
     def __init__(
         self,
-        uav: int,
-        environment: MissionEnvironment,
-        make_planner: MakePlanner,
-        state: MissionState,
+        knowledge: Knowledge,
+        decider: Decider,
         mission: int,
         hardware: Hardware,
-        generator: torch.Generator,
-        separation: float,
         return_seconds: float,
     ) -> None:
-        team, limits = environment.n_agents, environment.config.flying
-        self._uav, self._mission, self._limits = uav, mission, limits
+        environment, uav = knowledge.environment, knowledge.uav
+        team, self._limits = environment.n_agents, environment.config.flying
+        self._uav, self._mission, self._last_move = uav, mission, environment.episode_length
         self._others = [j for j in range(team) if j != uav]
         self._vehicle, self._camera, self._radio, self._clock, self._log_entry = hardware
-        self._decider = Decider(uav, environment, make_planner, generator, separation)
-        self.knowledge = Knowledge(uav, environment, state)
-        self._last_move = environment.episode_length
+        self.knowledge, self._decider = knowledge, decider
         self.inbox = Inbox(mission, uav, team, environment.lattice.shape)
-        self.peers = Peers(uav, team, self.inbox, limits, return_seconds)
-        self.phase, self.move, self.place = Phase.WAITING, 0, self.knowledge.place(uav)
+        self.peers = Peers(uav, team, self.inbox, self._limits, return_seconds)
+        self.phase, self.move, self.place = Phase.WAITING, 0, knowledge.place(uav)
         self.goal: Place | None = None
         self.end: str | None = None
         self._status = Status(0.0, None, 1.0, landed=True)
@@ -186,15 +170,9 @@ class Pilot:
     def _hear(self) -> None:
         if self._waits_for(self._others):
             return
-        positions = {uav: position.place for uav, position in self.inbox.positions.items()}
-        heard = {
-            uav: reading
-            for uav in self._others
-            if (reading := self.inbox.get(Reading, uav, self.move)) is not None
-        }
-        taken = self.knowledge.fuse(self.reading, heard, positions)
+        heard = self.knowledge.fuse(self.reading, self.inbox)
         self.inbox.forget(self.move - 1)
-        self._log("fused", place=self.place, heard=taken)
+        self._log("fused", place=self.place, heard=heard)
         self._begin(Phase.DECIDING)
         if self.move == self._last_move:
             self._stop("mission done")
@@ -202,24 +180,19 @@ class Pilot:
     def _decide(self) -> None:
         if self._waits_for(range(self._uav)):
             return
-        announced = {uav: self.inbox.announced(uav, self.move) for uav in range(self._uav)}
         for uav in self._others:
-            plan = self.inbox.get(Plan, uav, self.move - (uav > self._uav))
-            if plan is not None:
+            if plan := self.inbox.get(Plan, uav, self.move - (uav > self._uav)):
                 self._decider.hear(uav, plan.left)
+        state = self.knowledge.state
         for uav in set(self._others) - self.peers.waits_for(self._others):
-            self.knowledge.state.active[0, uav] = False  # as after a crash in the simulator
-        decision = self._decider.decide(
-            self.knowledge.state,
-            self._ways(),
-            {uav: goal for uav, goal in announced.items() if goal is not None},
-        )
-        entry: dict[str, Any] = {"action": decision.action, "next": decision.chosen}
-        if decision.refusal:
-            self._log("refused", reason=decision.refusal, **entry)
+            state.active[0, uav] = False  # as after a crash in the simulator
+        announced = {uav: self.inbox.announced(uav, self.move) for uav in range(self._uav)}
+        action, chosen, refusal = self._decider.decide(state, self._ways(), announced)
+        self.goal = self.place if refusal else chosen
+        if refusal:
+            self._log("refused", reason=refusal, action=action, next=chosen)
         else:
-            self._log("decided", **entry)
-        self.goal = self.place if decision.refusal else decision.chosen
+            self._log("decided", action=action, next=chosen)
         if (left := self._decider.plan) is not None:
             self._send(Plan(self._envelope(), self.place, left))
         self._begin(Phase.FLYING)
@@ -256,7 +229,7 @@ class Pilot:
         if lost := self.peers.update(now):
             self._log("lost", uavs=sorted(lost))
             self._send_position()
-        if reason := self._reason_to_leave(self._status.battery):
+        if reason := self._reason_to_leave():
             self._stop(reason)
         elif problem := self._problem(now):
             self._hold(problem, now)
@@ -264,23 +237,23 @@ class Pilot:
             self._resume()
         return not self._held and self.phase not in _OFF_MISSION
 
-    def _reason_to_leave(self, battery: float) -> str | None:
+    def _reason_to_leave(self) -> str | None:
         if self.peers.aborts:
             return "another UAV aborts the mission"
         if self._uav in self.inbox.impostors:
             return "another UAV has the same number"
-        if battery < self._limits.min_battery:
+        if self._status.battery < self._limits.min_battery:
             return "battery is low"
         return "camera is silent" if self._missed >= self._limits.missed_frames else None
 
     def _problem(self, now: float) -> str | None:
         if self.phase is Phase.WAITING and self.peers.unheard():
             return None
-        metres, way = self._decider.rules.metres, None
+        way = None
         if self.phase not in (Phase.WAITING, Phase.STARTING):
+            metres = self._decider.rules.metres
             way = metres[self.place], metres[self.goal or self.place]
-        problem = vehicle_problem(self._status, now, way, self._limits)
-        return problem or self.peers.problem()
+        return vehicle_problem(self._status, now, way, self._limits) or self.peers.problem()
 
     def _hold(self, problem: str, now: float) -> None:
         if not self._held:
@@ -332,14 +305,11 @@ class Pilot:
         return announced or self.inbox.has_arrived(uav, self.move + 1)
 
     def _ways(self) -> dict[int, Way]:
-        ways = {}
-        for uav in self._others:
-            position = self.inbox.positions.get(uav)
-            place = self.knowledge.place(uav) if position is None else position.place
-            goal = None if position is None else position.next
-            if position is None or position.stage is not Stage.LANDED:
-                ways[uav] = Way(place, goal, uav in self.peers.lost)
-        return ways
+        return {
+            uav: Way(position.place, position.next, uav in self.peers.lost)
+            for uav, position in sorted(self.inbox.positions.items())
+            if position.stage is not Stage.LANDED
+        }
 
     def _begin(self, phase: Phase) -> None:
         self.phase, self._since = phase, self._clock.now()

@@ -12,9 +12,8 @@ The metadata `flight` has what a replay needs besides, see `facts_of`; each valu
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,10 +24,10 @@ from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.config.yaml_text import format_yaml
+from marl_framework.flying.dry_run import Wrap
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.protocols import Hardware
 from marl_framework.flying.views import SCHEMAS, draw
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
 from marl_framework.observations.prediction import predictor_checksum
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.checkpoint import tensors_checksum
@@ -40,19 +39,14 @@ RAW = ("sent", "heard", "readings")  # topics of bytes
 _CHUNK = 2**18  # size of a part of the file, at most [bytes]
 _PERIOD = 10**9  # time between two writes, at most [ns]
 
-Answer = Callable[[str, tuple[Any, ...]], Any]
 Item = tuple[str, bytes]
 """Last part of a topic, and data."""
-
-
-Wrap = Callable[[int, MissionState, Hardware], Hardware]
-"""Returns the hardware that the pilot of a UAV uses, which knows a state."""
 
 
 class Calls:
     """Stands for a part of the hardware: `calls.name(*args)` is `answer(name, args)`."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Callable[[str, tuple[Any, ...]], Any]) -> None:
         self._answer = answer
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -72,13 +66,11 @@ def items(call: str, args: tuple[Any, ...], result: Any) -> list[Item]:
     return [("calls", to_json({"call": call, "args": args, "result": result})), *raw]
 
 
-def log_items(entry: Mapping[str, Any], uav: int, state: MissionState) -> list[Item]:
+def log_items(entry: Mapping[str, Any], knowledge: Knowledge) -> list[Item]:
     """Return the items of a log entry, with the checksum of a new belief."""
-    found = [("log", to_json(entry))]
-    if entry["event"] == "fused":
-        checksum = zlib.crc32(state.beliefs[0, uav].cpu().numpy().tobytes())
-        found += items("belief", (), checksum)
-    return found
+    belief = entry["event"] == "fused"
+    checksum = items("belief", (), knowledge.moments[-1].belief) if belief else []
+    return [("log", to_json(entry)), *checksum]
 
 
 def to_json(value: Any) -> bytes:
@@ -94,12 +86,10 @@ class FlightRecorder:
     file. For `facts` see `facts_of`.
     """
 
-    def __init__(
-        self, file: IO[bytes], facts: Mapping[str, Any], environment: MissionEnvironment
-    ) -> None:
+    def __init__(self, file: IO[bytes], facts: Mapping[str, Any]) -> None:
         from mcap.writer import CompressionType, Writer
 
-        self._file, self._env, self._stopped = file, environment, False
+        self._file, self._stopped = file, False
         self._writer = Writer(file, _CHUNK, CompressionType.NONE)
         self._channels: dict[tuple[int, str], int] = {}
         self._time = self._written = 0  # [ns]
@@ -108,8 +98,9 @@ class FlightRecorder:
             self._writer.add_metadata(FLIGHT, {key: format_yaml(facts[key]) for key in facts})
             self._file.flush()
 
-    def wrap(self, uav: int, state: MissionState, parts: Hardware) -> Hardware:
+    def wrap(self, knowledge: Knowledge, parts: Hardware) -> Hardware:
         """Return hardware that records its calls; see `Wrap`."""
+        uav = knowledge.uav
 
         def record(part: object) -> Any:
             def answer(call: str, args: tuple[Any, ...]) -> Any:
@@ -123,9 +114,9 @@ class FlightRecorder:
 
         def log(entry: dict[str, Any]) -> None:
             parts.log(entry)
-            drawn = draw(entry, uav, state, self._env, self._time)
-            views = [(topic, to_json(content)) for topic, content in drawn.items()]
-            self._put(uav, [*log_items(entry, uav, state), *views], at_once=True)
+            drawn = draw(entry, knowledge, self._time).items()
+            views = [(topic, to_json(content)) for topic, content in drawn]
+            self._put(uav, [*log_items(entry, knowledge), *views], at_once=True)
 
         vehicle, camera, radio, clock = map(record, parts[:4])
         return Hardware(vehicle, camera, radio, clock, log)
@@ -148,11 +139,13 @@ class FlightRecorder:
                 self._file.close()
 
     def _put(self, uav: int, new: list[Item], at_once: bool = False) -> None:
+        if self._stopped:
+            return
         with self._writing():
-            for topic, data in () if self._stopped else new:
+            for topic, data in new:
                 channel = self._channel(uav, topic)
                 self._writer.add_message(channel, self._time, data, self._time)
-            if not self._stopped and (at_once or self._time - self._written >= _PERIOD):
+            if at_once or self._time - self._written >= _PERIOD:
                 self._writer.flush()
                 self._written = self._time
 
@@ -168,9 +161,7 @@ class FlightRecorder:
 
 
 @contextmanager
-def recording(
-    path: Path, facts: Mapping[str, Any], environment: MissionEnvironment
-) -> Iterator[Wrap]:
+def recording(path: Path, facts: Mapping[str, Any]) -> Iterator[Wrap]:
     """Write a record, and yield the `wrap` of its recorder.
 
     Without the package mcap, or if the file cannot be opened, a warning says that there is none.
@@ -182,13 +173,10 @@ def recording(
     except (ImportError, OSError) as error:
         reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else EXTRA
         warn(f"warning: no record of this flight; {reason}")
-        yield lambda uav, state, parts: parts
+        yield lambda knowledge, parts: parts
         return
-    recorder = FlightRecorder(file, facts, environment)
-    try:
+    with closing(FlightRecorder(file, facts)) as recorder:
         yield recorder.wrap
-    finally:
-        recorder.close()
 
 
 def facts_of(
@@ -201,14 +189,12 @@ def facts_of(
     weights = {}
     if policy == LEARNED and team is not None:
         weights["--checkpoint"] = tensors_checksum(team.actor())
-    for key, needed, name in (
-        ("networks.predictor", policy == LEARNED and config.observation.sees_prediction,
-         config.networks.predictor),
-        ("experiment.baselines.search.predictor", policy == "search",
-         config.experiment.baselines.search.predictor),
-    ):  # fmt: skip
-        if needed:
-            weights[key] = predictor_checksum(name, key)
+    if policy == LEARNED and config.observation.sees_prediction:
+        key = "networks.predictor"
+        weights[key] = predictor_checksum(config.networks.predictor, key)
+    if policy == "search":
+        key = "experiment.baselines.search.predictor"
+        weights[key] = predictor_checksum(config.experiment.baselines.search.predictor, key)
     return {
         "version": VERSION,
         "configuration": config_to_dict(config),

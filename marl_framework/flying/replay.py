@@ -13,7 +13,8 @@ import numpy as np
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict
 from marl_framework.config.yaml_text import parse_yaml
-from marl_framework.flying.dry_run import make_pilots, make_world
+from marl_framework.flying.dry_run import make_pilots
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Status
 from marl_framework.flying.record import (
@@ -27,8 +28,8 @@ from marl_framework.flying.record import (
     items,
     log_items,
 )
+from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import find_checkpoint
 
@@ -51,14 +52,12 @@ class Tape:
         self.items: list[Item] = []
         self.position = 0
 
-    def hardware(self, uav: int, state: MissionState) -> Hardware:
-        """Return hardware that answers as recorded, for a UAV that knows `state`."""
+    def hardware(self, knowledge: Knowledge) -> Hardware:
+        """Return hardware that answers as recorded."""
         part: Any = Calls(self._answer)
-
-        def log(entry: dict[str, Any]) -> None:
-            self._expect(log_items(entry, uav, state))
-
-        return Hardware(part, part, part, part, log)
+        return Hardware(
+            part, part, part, part, lambda entry: self._expect(log_items(entry, knowledge))
+        )
 
     def _answer(self, call: str, args: tuple[Any, ...]) -> Any:
         """Return the recorded result of a call. Raises StoppedError for another, or at the end."""
@@ -71,8 +70,7 @@ class Tape:
             packed = np.frombuffer(self._following(1)[0], np.uint8)
             result = np.unpackbits(packed, count=result[0] * result[1]).view(bool).reshape(result)
         elif call == "status" and result is not None:
-            fields: list[Any] = [tuple(v) if isinstance(v, list) else v for v in result]
-            result = Status(*fields)
+            result = Status(*(tuple(v) if isinstance(v, list) else v for v in result))
         self._expect(items(call, args, result))
         return result
 
@@ -91,11 +89,9 @@ class Tape:
 
     def _expect(self, replayed: list[Item]) -> None:
         for item in replayed:
-            if item != self._next():
-                texts = map(_text, (self._next(), item))
-                raise StoppedError(
-                    "item {}: recorded {}, replayed {}".format(self.position, *texts)
-                )
+            if item != (recorded := self._next()):
+                texts = f"recorded {_text(recorded)}, replayed {_text(item)}"
+                raise StoppedError(f"item {self.position}: {texts}")
             self.position += 1
 
 
@@ -173,11 +169,12 @@ def replay(path: Path, checkpoint: str | None = None) -> int:
             raise ConfigError(f"{key}: other weights than in {path}; use those of the flight")
     make = partial(make_planner, policy, checkpoint=team)
 
-    def wrap(uav: int, state: MissionState, parts: Hardware) -> Hardware:
-        return tapes[uav].hardware(uav, state) if uav in tapes else parts
+    def wrap(knowledge: Knowledge, parts: Hardware) -> Hardware:
+        tape = tapes.get(knowledge.uav)
+        return parts if tape is None else tape.hardware(knowledge)
 
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
-    pilots = make_pilots(world, make, seed, separation=separation, wrap=wrap)
+    world = World(MissionEnvironment(config, 1, "cpu", "test"), seed)
+    pilots = make_pilots(world, make, separation=separation, wrap=wrap)
     found = []
     for uav, tape in sorted(tapes.items()):
         if difference := first_difference(pilots[uav], tape):

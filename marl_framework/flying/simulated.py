@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import bisect
+import zlib
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.config.mission import DeploymentConfig
+from marl_framework.config.loading import config_to_dict
+from marl_framework.config.yaml_text import format_yaml
 from marl_framework.deployment.schedule import leg_seconds, transit_altitude
-from marl_framework.flying.frames import cut
-from marl_framework.flying.messages import (
-    Bits,
-    DamagedError,
-    Message,
-    Place,
-    Position,
-    decode,
-)
+from marl_framework.evaluation.flight import MissionStreams
+from marl_framework.flying.knowledge import cut
+from marl_framework.flying.messages import Bits, DamagedError, Message, Place, Position, decode
 from marl_framework.flying.protocols import Clock, Hardware, Log, Radio, Status
 from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.radio import hear
-from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
+
+_SHARED = ("environment", "sensor", "mapping", "experiment")  # sections, the same for all UAVs
 
 
 class SimulatedClock:
@@ -45,21 +41,15 @@ class SimulatedClock:
 class SimulatedVehicle:
     """A vehicle without position error; legs take as long as in a deployment.
 
-    `pad` is where it takes off and lands [m], [3]; `level` is the altitude of its way to the start
-    and of its return [m].
+    Its pad lies south of the area, and it flies to its start and home at an altitude of its own.
     """
 
-    def __init__(
-        self,
-        pad: Point,
-        level: float,
-        lattice: Lattice,
-        settings: DeploymentConfig,
-        clock: Clock,
-    ) -> None:
-        self._pad, self._level, self._clock = pad, level, clock
-        self._lattice, self._settings = lattice, settings
-        self._stops, self._times = pad[None], [0.0]
+    def __init__(self, environment: MissionEnvironment, uav: int, clock: Clock) -> None:
+        self._lattice, self._clock = environment.lattice, clock
+        self._settings = settings = environment.config.deployment
+        self._level = transit_altitude(uav, float(self._lattice.altitudes[-1]), settings)
+        self._pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
+        self._stops, self._times = self._pad[None], [0.0]
 
     def take_off(self, place: Place) -> None:
         """Take off and fly to the first place; see `Vehicle`."""
@@ -113,27 +103,31 @@ class SimulatedVehicle:
 
 
 class World:
-    """A mission that pilots fly: its map, its draws, and the messages on their way.
+    """A mission that pilots fly, the first of an evaluation seed, and the messages on their way.
 
-    `environment` has one mission, on the CPU; `reset` and `steps` are the draws for its start and
-    moves.
+    `environment` has one mission, on the CPU.
 
     Attributes:
+        reset, steps: draws for the start of the mission and its moves.
         start: the mission after its first readings, as the simulator starts it.
+        number: number of the mission, which its messages carry.
         clock: clock of the simulation.
         sent: all messages sent so far.
     """
 
-    def __init__(
-        self, environment: MissionEnvironment, reset: ResetDraws, steps: list[StepDraws]
-    ) -> None:
-        self.environment, self.reset, self.steps = environment, reset, steps
-        self.start = environment.reset(reset)
+    def __init__(self, environment: MissionEnvironment, seed: int) -> None:
+        streams = MissionStreams(environment, seed)
+        self.environment, self.seed, self.reset = environment, seed, streams.draw_reset()
+        self.steps = [streams.draw_step() for _ in range(environment.episode_length)]
+        self.start = environment.reset(self.reset)
+        everything = config_to_dict(environment.config)
+        shared = format_yaml({section: everything[section] for section in _SHARED})
+        self.number = zlib.crc32(shared.encode()) << 32 | seed
         self.clock = SimulatedClock()
         self.sent: list[bytes] = []
         self.starts: list[Place] = [(x, y, z) for x, y, z in self.start.positions[0].tolist()]
         self._places: dict[tuple[int, int], Place] = {}
-        self._draws = [reset.first, *steps]
+        self._draws = [self.reset.first, *self.steps]
         self._lost = self._lose_messages()
         self._scratch = self.start.clone()
 
@@ -190,11 +184,11 @@ class MissionRadio:
     """A radio of one UAV of a `World`, cut by the range and the losses of the mission.
 
     Positions always arrive. Readings and plans of UAVs that are ahead wait until this UAV has made
-    as many moves.
+    as many moves. Without another `radio`, all UAVs of the world fly in this process.
     """
 
-    def __init__(self, radio: Radio, world: World, uav: int) -> None:
-        self._radio, self._world, self._uav = radio, world, uav
+    def __init__(self, world: World, uav: int, radio: Radio | None = None) -> None:
+        self._world, self._uav, self._radio = world, uav, radio or _SharedRadio(world.sent)
         self._early: list[bytes] = []
 
     def send(self, data: bytes) -> None:
@@ -223,21 +217,11 @@ class MissionRadio:
         return sender != self._uav and self._world.hears(self._uav, message)
 
 
-class InProcessRadio(MissionRadio):
-    """The radio of one UAV of a `World` whose UAVs all fly in this process."""
-
-    def __init__(self, world: World, uav: int) -> None:
-        super().__init__(_SharedRadio(world.sent), world, uav)
-
-
 class _SharedRadio:
     """Radio of UAVs that share a list of all messages."""
 
     def __init__(self, sent: list[bytes]) -> None:
-        self._sent, self._next = sent, 0
-
-    def send(self, data: bytes) -> None:
-        self._sent.append(data)
+        self.send, self._sent, self._next = sent.append, sent, 0
 
     def receive(self) -> list[bytes]:
         new, self._next = self._sent[self._next :], len(self._sent)
@@ -247,29 +231,7 @@ class _SharedRadio:
 def simulated_hardware(
     world: World, uav: int, log: Log, clock: Clock | None = None, radio: Radio | None = None
 ) -> Hardware:
-    """Return the hardware of a UAV in a world; its pad lies south of the area.
-
-    Clock and radio are those of the world by default.
-    """
-    env = world.environment
-    settings, top = env.config.deployment, float(env.lattice.altitudes[-1])
-    pad = np.array([settings.pad_distance * uav, -2 * settings.separation, 0.0])
-    level = transit_altitude(uav, top, settings)
-    clock, radio = clock or world.clock, radio or InProcessRadio(world, uav)
-    vehicle = SimulatedVehicle(pad, level, env.lattice, settings, clock)
-    return Hardware(vehicle, SimulatedCamera(world, uav), radio, clock, log)
-
-
-def blank_state(environment: MissionEnvironment, start: MissionState) -> MissionState:
-    """Return what each UAV knows before its first reading: the mission's plan, but no map.
-
-    `start` is the mission at its start; positions, sectors, field, moves and limits are taken.
-    """
-    known = (
-        *("positions", "sector", "moves", "open_share", "active", "team_size", "budget"),
-        *("limit", "left", "communication_range", "inside", "counted"),
-    )
-    state = environment.empty_state()
-    for name in known:
-        setattr(state, name, getattr(start, name).clone())
-    return state
+    """Return the hardware of a UAV in a world, by default with the clock and radio of the world."""
+    clock = clock or world.clock
+    vehicle, camera = SimulatedVehicle(world.environment, uav, clock), SimulatedCamera(world, uav)
+    return Hardware(vehicle, camera, MissionRadio(world, uav, radio), clock, log)

@@ -6,9 +6,11 @@ import argparse
 import time
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import torch
 
+from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import SIMULATED, FlyingConfig
 from marl_framework.config.model import Config
@@ -16,23 +18,16 @@ from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
-from marl_framework.flying.command import RECORD, Entries, describe, summary
-from marl_framework.flying.dry_run import (
-    Moment,
-    advance,
-    check_starts,
-    make_pilot,
-    make_world,
-    mission_number,
-)
+from marl_framework.evaluation.mission_page import MissionPage
+from marl_framework.flying.command import RECORD, Entries, describe, summary, write_own_belief
+from marl_framework.flying.dry_run import area_place, check_starts, make_pilot, record_of
 from marl_framework.flying.frame_camera import open_camera
-from marl_framework.flying.live_page import LivePage
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
+from marl_framework.flying.messages import Reading
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.record import facts_of, recording
-from marl_framework.flying.simulated import MissionRadio, World, simulated_hardware
-from marl_framework.flying.survey import area_place, write_belief
+from marl_framework.flying.simulated import World, simulated_hardware
 from marl_framework.flying.zenoh_radio import ZenohRadio
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
@@ -43,6 +38,7 @@ ABORT = "abort"
 """File in the run folder that, once it exists, brings the whole team home."""
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
 _GRACE = 0.5  # for the last messages on their way [s]
+_REFRESH = 5  # of a browser [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
 _LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
 
@@ -69,10 +65,9 @@ def fly_one(
     """
     slow = _with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
-    moments: list[Moment] = []
     if options.uav > environment.n_agents:
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to {environment.n_agents}")
-    world, uav = make_world(environment, options.seed), options.uav - 1
+    world, uav = World(environment, options.seed), options.uav - 1
     check_starts(world, options.separation)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
     stopped: list[BaseException] = []
@@ -80,48 +75,40 @@ def fly_one(
     with torch.no_grad():  # compiles kernels before the flight
         make(environment).act(world.start.clone(), planner_generator(environment, options.seed))
     with ExitStack() as stack:
-        link = ZenohRadio(mission_number(config, options.seed), uav, options.radio, options.listen)
+        link = ZenohRadio(world.number, uav, options.radio, options.listen)
         stack.callback(link.close)
         stack.callback(time.sleep, _GRACE)
         hardware = _equip(world, uav, link, entries.append, options, stack)
 
         def fly(run: RunFolder) -> Pilot:
-            page = None
-            if options.html:
-                name, simulated = f"UAV {options.uav}", options.camera == SIMULATED
-                page = LivePage(run.path / "mission.html", world, name, simulated)
             _wait_for_team(link, environment.n_agents)
-            with recording(run.path / RECORD, facts, environment) as wrap:
-                pilot = make_pilot(
-                    world, uav, make, options.seed, hardware, options.separation, wrap
-                )
+            with recording(run.path / RECORD, facts) as wrap:
+                pilot = make_pilot(world, uav, make, hardware, options.separation, wrap)
+                page = LivePage(run.path / "mission.html", world, pilot, options)
                 while not pilot.over and len(stopped) < 2:
                     try:
-                        if not advance(pilot, uav, moments):
+                        if not pilot.advance():
                             time.sleep(_PAUSE / options.time_factor)
                         if (run.path / ABORT).exists():
                             pilot.abort(f"the file {ABORT} exists")
-                        if page is not None:
-                            page.update(pilot, moments)
+                        page.update()
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
                     except Exception as error:
                         stopped[:] = [error, error]
                         hardware.vehicle.return_home()
-            if page is not None:
-                page.close(pilot)
+            page.close()
             return pilot
 
         def write(pilot: Pilot, run: RunFolder, seconds: float) -> None:
-            track = [moment.place for moment in moments]
-            belief, folder = pilot.knowledge.state.beliefs[0, uav], run.path / f"uav_{options.uav}"
-            if track:
-                write_belief(belief, [track], environment, folder)
-            done = {**summary(pilot, moments, entries), "seconds": seconds}
+            moments = pilot.knowledge.moments
+            if moments:
+                write_own_belief(pilot, run)
+            done = {**summary(pilot, entries), "seconds": seconds}
             results = {
                 "planner": options.policy,
-                "checkpoint": None if checkpoint is None else checkpoint.name,
+                "checkpoint": facts["checkpoint"],
                 "seed": options.seed,
                 "uav": {"number": options.uav, **done},
                 "moments": moments,
@@ -133,6 +120,43 @@ def fly_one(
     for error in stopped:
         raise error
     return code
+
+
+class LivePage:
+    """A page of what one UAV knows, renewed after each of its readings, if `options.html`.
+
+    If it cannot be written, a warning says so, and the page stays as it is. It shows the map of
+    `world` unless the camera is real.
+    """
+
+    def __init__(self, path: Path, world: World, pilot: Pilot, options: argparse.Namespace) -> None:
+        self._path, self._world, self._pilot, self._name = path, world, pilot, f"UAV {options.uav}"
+        self._shows_truth, self._renewed = options.camera == SIMULATED, options.html
+        self._readings: list[Reading] = []
+        self._moves = 0
+
+    def update(self) -> None:
+        """Write the page again if the pilot has fused a reading."""
+        pilot, moments = self._pilot, self._pilot.knowledge.moments
+        if self._renewed and len(moments) > self._moves:
+            self._moves = len(moments)
+            heard = (pilot.inbox.get(Reading, uav, pilot.move) for uav in moments[-1].heard)
+            self._readings += [pilot.reading, *(reading for reading in heard if reading)]
+            self._write(_REFRESH)
+
+    def close(self) -> None:
+        """Write the page for the last time; browsers then stop reloading it."""
+        if self._renewed and self._moves:
+            self._write(None)
+
+    def _write(self, refresh: int | None) -> None:
+        record = record_of(self._world, self._readings, self._pilot.move, self._name)
+        page = MissionPage({self._name: record}, 0, refresh, self._shows_truth)
+        try:
+            page.write(self._path)
+        except OSError as error:
+            self._renewed = False
+            warn(f"warning: {self._path}: {error.strerror}; the page is not renewed any more")
 
 
 def _with_time_factor(config: Config, factor: float) -> Config:
@@ -155,8 +179,7 @@ def _equip(
     Raises ConfigError if the location of the area is needed and unknown.
     """
     environment, clock = world.environment, WallClock(options.time_factor)
-    radio = MissionRadio(link, world, uav)
-    hardware = simulated_hardware(world, uav, log, clock, radio)
+    hardware = simulated_hardware(world, uav, log, clock, link)
     place = area_place(environment.config)
     if options.vehicle != SIMULATED:
         if place is None:

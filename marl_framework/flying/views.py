@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.kernels.cells import area_pool, lattice_weights
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.state import MissionState
 
 _MOST_CELLS = 128  # along a side of a drawn belief
 _UINT8 = 1  # foxglove.NumericType
@@ -50,10 +49,9 @@ SCHEMAS = {
 """Name and JSON schema of each drawn message, by topic."""
 
 
-def draw(
-    entry: Mapping[str, Any], uav: int, state: MissionState, env: MissionEnvironment, time: int
-) -> dict[str, dict[str, Any]]:
-    """Return the messages after a log entry of a UAV that knows `state`, by topic; `time` in ns."""
+def draw(entry: Mapping[str, Any], knowledge: Knowledge, time: int) -> dict[str, dict[str, Any]]:
+    """Return the messages after a log entry of a UAV, by topic; `time` in ns."""
+    uav, state, env = knowledge.uav, knowledge.state, knowledge.environment
     seconds, rest = divmod(time, 10**9)
     stamp = {"timestamp": {"sec": seconds, "nsec": rest}, "frame_id": "lattice"}
     here = _pose(env.lattice.metres(state.positions[0, uav]).tolist())
@@ -65,9 +63,9 @@ def draw(
     rows, cols = env.camera.shape
     factor = math.ceil(max(rows, cols) / _MOST_CELLS)
     shape = math.ceil(rows / factor), math.ceil(cols / factor)
-    weights = lattice_weights((rows, cols), shape, state.beliefs.device)
+    weights = lattice_weights((rows, cols), shape, "cpu")
     averages = area_pool(state.beliefs[0, uav], *weights).clamp(0, 1)
-    data = (averages * 255).round().byte().mT.contiguous().cpu().numpy().tobytes()
+    data = (averages * 255).round().byte().mT.contiguous().numpy().tobytes()
     sides = (rows / shape[0], cols / shape[1])
     cell = [side * size for side, size in zip(sides, env.config.geometry.cell_size, strict=True)]
     belief = {

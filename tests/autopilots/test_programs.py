@@ -15,7 +15,8 @@ import torch
 
 from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import open_plan
-from marl_framework.flying.dry_run import make_world, simulate
+from marl_framework.flying.dry_run import simulate
+from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, mission_config
@@ -63,7 +64,7 @@ def test_a_team_flies_as_the_simulator(
         words = ["--policy", policy, "--checkpoint", "pretrained:student", "--separation", apart]
         flown = fly_apart(tmp_path, config, list(map(str, words)), own, patience=1500)
     planner = make_planner(policy, environment, team)
-    assert flown == simulate(make_world(environment, SEED), planner, SEED).moments
+    assert flown == simulate(World(environment, SEED), planner).moments
 
     tracks, errors = [program.track for program in programs], []
     for uav, track in enumerate(tracks, 1):

@@ -7,10 +7,11 @@ from typing import Any
 
 from marl_framework.config.model import Config
 from marl_framework.flying.decision import MakePlanner
-from marl_framework.flying.dry_run import Equip, make_pilots, make_world
+from marl_framework.flying.dry_run import Wrap, make_pilots
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.pilot import Pilot
-from marl_framework.flying.protocols import Hardware, Log
-from marl_framework.flying.simulated import InProcessRadio, World, simulated_hardware
+from marl_framework.flying.protocols import Hardware
+from marl_framework.flying.simulated import MissionRadio, World
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
@@ -43,19 +44,24 @@ def maker(policy: str, config: Config, folder: Path, greedy: bool = True) -> Mak
     return make
 
 
+def world_of(config: Config, seed: int = SEED) -> World:
+    """Return the world of a seed."""
+    return World(MissionEnvironment(config, 1, "cpu", "test"), seed)
+
+
 def team(
-    config: Config, make: MakePlanner, seed: int = SEED, **options: Any
+    config: Config,
+    make: MakePlanner,
+    seed: int = SEED,
+    radio: type[MissionRadio] = MissionRadio,
+    wrap: Wrap = lambda knowledge, hardware: hardware,
+    **options: Any,
 ) -> tuple[World, list[Pilot], list[dict[str, Any]]]:
-    """Return a world, its pilots and the record that they write."""
+    """Return a world, its pilots with a kind of radio, and the record that they write."""
     record: list[dict[str, Any]] = []
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
-    return world, make_pilots(world, make, seed, record.append, **options), record
+    world = world_of(config, seed)
 
+    def equip(knowledge: Knowledge, hardware: Hardware) -> Hardware:
+        return wrap(knowledge, hardware._replace(radio=radio(world, knowledge.uav)))
 
-def equipped_with(make_radio: type[InProcessRadio]) -> Equip:
-    """Return simulated hardware with another radio."""
-
-    def equip(world: World, uav: int, log: Log) -> Hardware:
-        return simulated_hardware(world, uav, log)._replace(radio=make_radio(world, uav))
-
-    return equip
+    return world, make_pilots(world, make, record.append, wrap=equip, **options), record

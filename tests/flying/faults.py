@@ -13,10 +13,11 @@ import torch
 from marl_framework.deployment.schedule import transit_altitude
 from marl_framework.flying.decision import MakePlanner
 from marl_framework.flying.dry_run import make_pilots, return_seconds
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.messages import Bits, Place, decode
 from marl_framework.flying.pilot import Phase
-from marl_framework.flying.protocols import Camera, Hardware, Log, Radio, Status
-from marl_framework.flying.simulated import SimulatedVehicle, World, simulated_hardware
+from marl_framework.flying.protocols import Camera, Hardware, Radio, Status
+from marl_framework.flying.simulated import SimulatedVehicle, World
 
 TICK = 0.25
 
@@ -118,12 +119,11 @@ class Flight:
         outside: largest distance of a vehicle from the area and the pads so far [m].
     """
 
-    def __init__(self, world: World, make: MakePlanner, seed: int, separation: float) -> None:
+    def __init__(self, world: World, make: MakePlanner, separation: float) -> None:
         self.world, self.faults = world, [Faults() for _ in world.starts]
         self.vehicles: list[SimulatedVehicle] = []
         self.record: list[dict[str, Any]] = []
-        log = self.record.append
-        self.pilots = make_pilots(world, make, seed, log, separation, self._equip)
+        self.pilots = make_pilots(world, make, self.record.append, separation, self._break)
         self.closest, self.outside = np.inf, 0.0
         settings = world.environment.config.deployment
         starts = np.array([vehicle.position for vehicle in self.vehicles])
@@ -135,15 +135,15 @@ class Flight:
         self._top = transit_altitude(len(starts) - 1, float(metres[2]), settings)
         self._deaths: dict[int, float] = {}
 
-    def _equip(self, world: World, uav: int, log: Log) -> Hardware:
-        vehicle, camera, radio, *_ = simulated_hardware(world, uav, log)
+    def _break(self, knowledge: Knowledge, hardware: Hardware) -> Hardware:
+        (vehicle, camera, radio, _, log), uav = hardware, knowledge.uav
         assert isinstance(vehicle, SimulatedVehicle)
-        faults, clock = self.faults[uav], FaultyClock(world, self.faults[uav])
+        faults, clock = self.faults[uav], FaultyClock(self.world, self.faults[uav])
         self.vehicles.append(vehicle)
         return Hardware(
             FaultyVehicle(vehicle, faults, clock),
             FaultyCamera(camera, faults),
-            FaultyRadio(radio, world, uav, self.faults),
+            FaultyRadio(radio, self.world, uav, self.faults),
             clock,
             log,
         )

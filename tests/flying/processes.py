@@ -12,7 +12,7 @@ from pathlib import Path
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
-from marl_framework.flying.dry_run import Moment
+from marl_framework.flying.knowledge import Moment
 from marl_framework.flying.options import main
 from tests.flying.dry import SEED
 

@@ -10,8 +10,7 @@ import torch
 
 from marl_framework.flying.dry_run import DryFlight, first_difference, fly, simulate
 from marl_framework.flying.pilot import Pilot
-from marl_framework.mission.environment import MissionEnvironment
-from tests.flying.dry import NOMINAL, SEED, config_of, maker, team
+from tests.flying.dry import NOMINAL, config_of, maker, team
 
 LOSSY: dict[str, Any] = {"communication_range": 15.0, "failure_rate": 0.3}
 BURSTS = LOSSY | {"failure_burst": 3.0, "position_error": {"bias": 3.0, "jitter": 1.0}}
@@ -34,7 +33,7 @@ def both(tmp_path: Path, policy: str, **changes: Any) -> tuple[DryFlight, DryFli
     world, pilots, record = team(config, make)
     flown = fly(world, pilots)
     assert {entry["event"] for entry in record} == NOMINAL
-    return flown, simulate(world, make(MissionEnvironment(config, 1, "cpu", "test")), SEED), pilots
+    return flown, simulate(world, make(world.environment)), pilots
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def both(tmp_path: Path, policy: str, **changes: Any) -> tuple[DryFlight, DryFli
 def test_pilots_fly_as_the_simulator(tmp_path: Path, policy: str, agents: int, world: str) -> None:
     flown, simulated, pilots = both(tmp_path, policy, agents=agents, **WORLDS[world])
     assert first_difference(flown, simulated) is None
-    assert (flown.roi_entropy, flown.f1) == (simulated.roi_entropy, simulated.f1)
+    assert flown.scores == simulated.scores
     for name in ("positions", "active", "footprints", "film"):
         assert torch.equal(getattr(flown.record, name), getattr(simulated.record, name))
     assert [pilot.inbox.dropped.total() for pilot in pilots] == agents * [0]
@@ -98,7 +97,7 @@ def test_flights_of_other_draws_differ(tmp_path: Path) -> None:
     world, pilots, _ = team(config, make)
     flown = fly(world, pilots)
     world.steps[-1].sensor.neg_()
-    simulated = simulate(world, make(MissionEnvironment(config, 1, "cpu", "test")), SEED)
+    simulated = simulate(world, make(world.environment))
     difference = first_difference(flown, simulated)
     assert difference is not None
     assert difference.endswith(f"after move {len(world.steps)}")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import Place, place_at
 from marl_framework.config.model import Config
-from marl_framework.flying.dry_run import first_difference, fly, make_pilots, make_world, simulate
+from marl_framework.flying.dry_run import first_difference, fly, make_pilots, simulate
 from marl_framework.flying.frame_camera import (
     FrameCamera,
     FrameReader,
@@ -433,10 +433,9 @@ def test_a_team_with_cameras_flies_as_the_simulator_without_errors(tmp_path: Pat
         agents=2, pixels=(12, 12), budget=5, uav={"communication_range": 15.0, "failure_rate": 0.3},
     )  # fmt: skip
     make = maker("information_gain", config, tmp_path)
-    drawn = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
-    world = FilmedWorld(drawn.environment, drawn.reset, drawn.steps)
+    world = FilmedWorld(MissionEnvironment(config, 1, "cpu", "test"), SEED)
     world.film(tmp_path)
-    flown = fly(world, make_pilots(world, make, SEED))
-    simulated = simulate(world, make(MissionEnvironment(config, 1, "cpu", "test")), SEED)
+    flown = fly(world, make_pilots(world, make))
+    simulated = simulate(world, make(world.environment))
     assert first_difference(flown, simulated) is None
     assert [camera.ignored for camera in world.cameras] == [{}, {}]

@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from marl_framework.deployment.hazards import segment_distances
-from marl_framework.flying.dry_run import fly, make_world
+from marl_framework.flying.dry_run import fly
 from marl_framework.flying.messages import Position, Reading, decode, encode
 from marl_framework.flying.pilot import Phase
-from marl_framework.flying.simulated import InProcessRadio
+from marl_framework.flying.simulated import MissionRadio
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
-from tests.flying.dry import NOMINAL, SEED, config_of, equipped_with, maker, team
+from tests.flying.dry import NOMINAL, SEED, config_of, maker, team, world_of
 from tests.flying.faults import Faults, Flight
 
 EVERYBODY = {"uav": {"communication_range": float("inf")}}
 CROWDED = {"dims": (10.0, 10.0), "max_altitude": 5.0, "actions": 4, "budget": 12}  # 3 x 3 places
 
 
-class BadRadio(InProcessRadio):
+class BadRadio(MissionRadio):
     """Delivers each message twice, with a damaged one and a foreign one in between."""
 
     def receive(self) -> list[bytes]:
@@ -49,8 +49,7 @@ def faulty(
 ) -> Flight:
     """Return a team over a world in which only pilots make errors."""
     config = config_of(tmp_path, missions={"start": "corners"}, **{**EVERYBODY, **changes})
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), seed)
-    return Flight(world, maker(policy, config, tmp_path), seed, separation=5.0)
+    return Flight(world_of(config, seed), maker(policy, config, tmp_path), separation=5.0)
 
 
 def fly_until(flight: Flight, ready: Callable[[], bool]) -> None:
@@ -114,8 +113,7 @@ def test_planners_take_a_uav_that_left_or_is_lost_for_crashed(
             seen.append(tuple(state.active[0].tolist()))
             return self._planner.act(state, generator)
 
-    world = make_world(MissionEnvironment(config, 1, "cpu", "test"), SEED)
-    flight = Flight(world, Watching, SEED, separation=0.0)
+    flight = Flight(world_of(config), Watching, separation=0.0)
     fly_until(flight, lambda: flight.pilots[1].move == 2)
     assert set(seen) == {(True, True, True)}
     for name, value in fault.items():
@@ -250,7 +248,7 @@ def test_two_uavs_with_one_number_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("announces", [True, False])
 def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, announces: bool) -> None:
-    class Mute(InProcessRadio):
+    class Mute(MissionRadio):
         """Sends nothing of UAV 2 after its first reading, or its first announcement."""
 
         def send(self, data: bytes) -> None:
@@ -264,7 +262,7 @@ def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, annou
 
     config = config_of(tmp_path, **EVERYBODY, **CROWDED)
     make = maker("random", config, tmp_path)
-    world, pilots, record = team(config, make, seed=seed, equip=equipped_with(Mute))
+    world, pilots, record = team(config, make, seed=seed, radio=Mute)
     fly(world, pilots)
     name = "next" if announces else "place"
     (last,) = [e[name] for e in record if e["uav"] == 1 and e["move"] == 0 and name in e]
@@ -275,7 +273,7 @@ def test_the_place_of_a_lost_uav_is_not_entered(tmp_path: Path, seed: int, annou
 
 def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
     good, world, *_ = flight(tmp_path)
-    bad, _, pilots, _ = flight(tmp_path, equip=equipped_with(BadRadio))
+    bad, _, pilots, _ = flight(tmp_path, radio=BadRadio)
     assert bad.moments == good.moments
     for uav, pilot in enumerate(pilots):
         count = sum(decode(data).envelope.sender != uav for data in world.sent)
@@ -308,7 +306,7 @@ def test_ways_are_apart_and_a_refused_move_is_not_flown(
 
 
 def test_a_reading_of_another_shape_is_not_fused(tmp_path: Path) -> None:
-    class Cropping(InProcessRadio):
+    class Cropping(MissionRadio):
         """Cuts a row off the readings of UAV 2."""
 
         def send(self, data: bytes) -> None:
@@ -317,7 +315,7 @@ def test_a_reading_of_another_shape_is_not_fused(tmp_path: Path) -> None:
                 data = encode(Reading(message.envelope, message.place, message.bits[1:]))
             super().send(data)
 
-    flown, *_ = flight(tmp_path, equip=equipped_with(Cropping))
+    flown, *_ = flight(tmp_path, radio=Cropping)
     assert not any(1 in moment.heard for uav in (0, 2) for moment in flown.moments[uav])
 
 
@@ -327,7 +325,7 @@ def test_positions_are_never_cut(tmp_path: Path) -> None:
     flown = fly(world, pilots)
     assert {entry["event"] for entry in record} == NOMINAL
     assert all(moment.heard == (uav,) for uav in range(3) for moment in flown.moments[uav])
-    radio = InProcessRadio(world, 0)
+    radio = MissionRadio(world, 0)
     kinds = {type(decode(data)) for data in radio.receive()}
     assert kinds == {Position}
 

@@ -13,10 +13,10 @@ import pytest
 
 from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import open_plan
-from marl_framework.flying.dry_run import make_world, simulate
+from marl_framework.flying.dry_run import simulate
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.autopilot import Autopilot, Kind
-from tests.flying.dry import SEED, config_of, maker
+from tests.flying.dry import config_of, maker, world_of
 from tests.flying.processes import addresses, fly_apart, free_port
 from tests.flying.relay import Relay
 
@@ -38,10 +38,8 @@ def both(
     make = maker(policy, config, folder)
     options = ["--policy", policy, "--checkpoint", str(folder / "team.pt"), *words]
     flown = fly_apart(folder, config, options, own)
-    environment = MissionEnvironment(config, 1, "cpu", "test")
-    world = make_world(environment, SEED)
-    simulated = simulate(world, make(environment), SEED).moments
-    assert flown == simulated
+    world = world_of(config)
+    assert flown == simulate(world, make(world.environment)).moments
     assert len({len(moment.heard) for moments in flown for moment in moments}) > 1
 
 

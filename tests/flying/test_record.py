@@ -21,6 +21,7 @@ import torch
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.flying.dry_run import DryFlight, fly
+from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.messages import Reading, decode, encode
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.record import FlightRecorder, facts_of, recording
@@ -48,8 +49,7 @@ def flight(path: Path, policy: str, **options: Any) -> Flight:
     """Fly a team of three and record it to a file; the team lies beside the file."""
     config = config_of(path.parent, **LOSSY)
     make = maker(policy, config, path.parent)
-    environment = team(config, make)[0].environment
-    with recording(path, facts(config, policy, path.parent), environment) as wrap:
+    with recording(path, facts(config, policy, path.parent)) as wrap:
         world, pilots, entries = team(config, make, wrap=wrap, **options)
         return fly(world, pilots), world, pilots, entries
 
@@ -205,17 +205,16 @@ def test_damage_and_other_weights_are_refused(tmp_path: Path, recorded: Path) ->
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from marl_framework.flying.simulated import InProcessRadio
+from marl_framework.flying.simulated import MissionRadio
 from tests.flying import test_record
-from tests.flying.dry import equipped_with
 
-class Killing(InProcessRadio):
+class Killing(MissionRadio):
     def send(self, data):
         super().send(data)
         if len(self._world.sent) == 400:
             os.kill(os.getpid(), signal.SIGKILL)
 
-test_record.flight(Path(sys.argv[1]), "information_gain", equip=equipped_with(Killing))
+test_record.flight(Path(sys.argv[1]), "information_gain", radio=Killing)
 """
 
 
@@ -257,7 +256,7 @@ def test_a_disk_that_fills_ends_the_record_and_not_the_flight(
     config = config_of(tmp_path, **LOSSY)
     make = maker("information_gain", config, tmp_path)
     disk, (plain, pilots, _) = SmallDisk(), team(config, make)
-    recorder = FlightRecorder(disk, facts(config, "information_gain", tmp_path), plain.environment)
+    recorder = FlightRecorder(disk, facts(config, "information_gain", tmp_path))
     world, recorded, _ = team(config, make, wrap=recorder.wrap)
     assert fly(world, recorded).moments == fly(plain, pilots).moments
     recorder.close()
@@ -316,10 +315,10 @@ def test_viewers_see_positions_ways_and_beliefs(tmp_path: Path) -> None:
 def test_a_large_belief_is_averaged(tmp_path: Path) -> None:
     config = config_of(tmp_path, pixels=(57, 57))
     env = MissionEnvironment(config, 1, "cpu", "test")
-    state, (rows, cols) = env.empty_state(), env.camera.shape
+    known, (rows, cols) = Knowledge(0, env, env.empty_state()), env.camera.shape
     assert rows == cols == 296
-    state.beliefs[:] = ((torch.arange(rows) + 0.5) / rows).unsqueeze(1)  # grows along x
-    drawn = draw({"event": "fused"}, 0, state, env, 0)["belief"]
+    known.state.beliefs[:] = ((torch.arange(rows) + 0.5) / rows).unsqueeze(1)  # grows along x
+    drawn = draw({"event": "fused"}, known, 0)["belief"]
     data = np.frombuffer(base64.b64decode(drawn["data"]), np.uint8).reshape(99, 99)
     expected = np.tile((np.arange(99) + 0.5) / 99, (99, 1))
     assert data / 255 == pytest.approx(expected, abs=0.51 / 255)

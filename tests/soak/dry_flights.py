@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from marl_framework.flying.decision import MakePlanner
-from marl_framework.flying.dry_run import make_world
 from marl_framework.flying.messages import decode, encode
+from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.dry import config_of, maker
 from tests.flying.faults import Faults, Flight
@@ -76,7 +76,7 @@ class Soak:
         """Fly one mission with up to three faults."""
         rng = random.Random(seed)
         environment, make = rng.choice(self._teams)
-        flight = Flight(make_world(environment, seed), make, seed, SEPARATION)
+        flight = Flight(World(environment, seed), make, SEPARATION)
         latency = rng.choice([0.0, 0.0, 0.8])
         for faults in flight.faults:
             faults.latency = latency
