@@ -18,7 +18,7 @@ from marl_framework.config.geography import place_at, require_rasterio
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.frame_camera import FrameReader
-from marl_framework.flying.frame_files import Frame, FrameFolder, UnusableFrameError
+from marl_framework.flying.frames import FrameFolder, UnusableFrameError, counting
 from marl_framework.flying.messages import Bits
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.terrains.raster import upsample
@@ -47,7 +47,7 @@ class Count:
     cells: list[int] = field(default_factory=list)
 
     def add(self, wrong: Bits) -> None:
-        """Add the cells of a frame, of which some are wrong."""
+        """Add the cells of a frame."""
         if wrong.size:
             self.wrong.append(int(wrong.sum()))
             self.cells.append(wrong.size)
@@ -75,16 +75,16 @@ class Calibration:
         """
         table = {}
         for altitude, misses in self.misses.items():
-            pair = misses.rate(), self.false_alarms[altitude].rate()
-            if pair[0] is not None and pair[1] is not None:
-                rate = max((pair[0].rate + pair[1].rate) / 2, _LOWEST)
+            miss, false_alarm = misses.rate(), self.false_alarms[altitude].rate()
+            if miss is not None and false_alarm is not None:
+                rate = max((miss.rate + false_alarm.rate) / 2, _LOWEST)
                 if rate > _HIGHEST:
                     text = f"flying.camera: at {altitude:g} m, {rate:.0%} of the cells are wrong"
                     raise ConfigError(f"{text}; correct bands, threshold or above, or fly lower")
                 table[altitude] = round(rate, 4)
         if not table:
             text = "--frames: no altitude has readings of cells inside and outside the ROI"
-            raise ConfigError(f"{text}; ignored frames: {describe(self.ignored)}")
+            raise ConfigError(f"{text}; ignored frames: {_describe(self.ignored)}")
         return table
 
 
@@ -106,30 +106,28 @@ def wilson(wrong: Sequence[int], cells: Sequence[int]) -> Rate:
     return Rate(rate, max(0.0, centre - half), min(1.0, centre + half), total)
 
 
-def describe(ignored: Counter[str]) -> str:
-    """Return the reasons for which frames were ignored, with their numbers."""
+def _describe(ignored: Counter[str]) -> str:
     return ", ".join(f"{n} x {text}" for text, n in ignored.most_common()) or "none"
 
 
 def report(found: Calibration) -> str:
     """Return the rates by altitude, and the numbers of ignored frames, as lines of text."""
-    lines = [f"{'altitude':>8}  {'frames':>6}  {'miss':34}  {'false alarm':34}".rstrip()]
+    lines = [f"{'altitude':>8}  {'frames':>6}  {'miss':34}  false alarm"]
     for altitude, misses in found.misses.items():
         counts = misses, found.false_alarms[altitude]
-        cells = (_show(count.rate()) for count in counts)
+        miss, false_alarm = (_show(count.rate()) for count in counts)
         frames = max(len(count.cells) for count in counts)
-        lines.append(
-            f"{altitude:>6g} m  {frames:>6}  " + "  ".join(f"{c:34}" for c in cells).rstrip()
-        )
+        lines.append(f"{altitude:>6g} m  {frames:>6}  {miss:34}  {false_alarm}")
     if found.ignored:
-        lines.append(f"ignored frames: {describe(found.ignored)}")
+        lines.append(f"ignored frames: {_describe(found.ignored)}")
     return "\n".join(lines)
 
 
-def _show(rate: Rate | None) -> str:
-    if rate is None:
+def _show(found: Rate | None) -> str:
+    if found is None:
         return "-"
-    return f"{rate.rate:.4f} ({rate.low:.4f} to {rate.high:.4f}) of {rate.cells}"
+    rate, low, high, cells = found
+    return f"{rate:.4f} ({low:.4f} to {high:.4f}) of {cells}"
 
 
 def params(found: Calibration) -> str:
@@ -156,26 +154,17 @@ def calibrate(config: Config, folder: Path) -> Calibration:
     reader, sides = FrameReader(config, place), Camera(config, "cpu").sides
     levels, ignored = np.array(config.geometry.altitudes), Counter[str]()
     misses, false_alarms = ({height: Count() for height in levels.tolist()} for _ in range(2))
-
-    def compare(frame: Frame) -> None:
-        pose = reader.pose(frame)
-        level = int(np.abs(levels - pose.altitude).argmin())
-        if abs(levels[level] - pose.altitude) > config.flying.camera.position_tolerance:
-            raise UnusableFrameError("altitude")
-        shape = (sides[0][level], sides[1][level])
-        corner, truth = _truth(raster, config, (pose.x, pose.y), shape)
-        reading = reader.read(frame, pose, corner, shape)
-        altitude = float(levels[level])
-        misses[altitude].add(~reading[truth])
-        false_alarms[altitude].add(reading[~truth])
-
-    for frame in FrameFolder(folder).new():
-        try:
-            if isinstance(frame, UnusableFrameError):
-                raise frame
-            compare(frame)
-        except UnusableFrameError as error:
-            ignored[str(error)] += 1
+    for frame in FrameFolder(folder).new(ignored):
+        with counting(ignored):
+            pose = reader.pose(frame)
+            level = int(np.abs(levels - pose.altitude).argmin())
+            altitude, shape = float(levels[level]), (sides[0][level], sides[1][level])
+            if abs(altitude - pose.altitude) > config.flying.camera.position_tolerance:
+                raise UnusableFrameError("altitude")
+            corner, truth = _truth(raster, config, (pose.x, pose.y), shape)
+            reading = reader.read(frame, pose, corner, shape)
+            misses[altitude].add(~reading[truth])
+            false_alarms[altitude].add(reading[~truth])
     return Calibration(misses, false_alarms, ignored)
 
 

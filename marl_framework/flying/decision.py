@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,17 +47,6 @@ class PilotedLattice(Lattice):
         if safe.any():  # else the UAV stays, whatever its planner chooses
             allowed[:, self._uav] = safe
         return allowed
-
-
-class Decision(NamedTuple):
-    """A chosen move."""
-
-    action: int
-    """Index of the move that the planner chose."""
-    chosen: Place
-    """Where it leads."""
-    refusal: str | None
-    """Why the UAV stays instead; None if it may move."""
 
 
 class Decider:
@@ -106,11 +94,11 @@ class Decider:
     @torch.no_grad()
     def decide(
         self, state: MissionState, ways: Mapping[int, Way], announced: Mapping[int, Place | None]
-    ) -> Decision:
-        """Choose a move.
+    ) -> tuple[int, Place, str | None]:
+        """Return the move that the planner chose, where it leads, and why the UAV stays instead.
 
-        `ways` are those of the other UAVs in the air; `announced` has the next places of the UAVs
-        that decide earlier, if known.
+        The reason is None if it may move. `ways` are those of the other UAVs in the air;
+        `announced` has the next places of the UAVs that decide earlier, if known.
         """
         lattice, places = self._lattice, state.positions[0]
         goals = [[(x, y, z) for x, y, z in each] for each in lattice.destinations(places).tolist()]
@@ -127,7 +115,7 @@ class Decider:
         ]
         lattice.unsafe = [action for action, reason in enumerate(refusals) if reason]
         action = int(self._planner.act(state, self._generator).actions[0, self._uav])
-        return Decision(action, goals[self._uav][action], refusals[action])
+        return action, goals[self._uav][action], refusals[action]
 
 
 def _expect_crashes(config: Config) -> Config:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,19 +19,22 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from marl_framework.config import geography
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import CameraConfig
 from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
 from marl_framework.config.parts import DETECTORS, load_part
-from marl_framework.flying.frame_files import (
+from marl_framework.flying.frames import (
+    FOLDER,
+    STREAM,
     Frame,
     FrameFolder,
+    FrameStream,
     Pose,
     UnusableFrameError,
-    frames_folder,
+    counting,
     read_image,
 )
-from marl_framework.flying.frame_stream import STREAM, FrameStream
 from marl_framework.flying.messages import Bits, Place
 from marl_framework.flying.protocols import Clock, Vehicle
 from marl_framework.mission.environment import MissionEnvironment
@@ -210,17 +214,13 @@ class FrameCamera:
         """
         if move != self._move:
             self._move, self._arrival = move, self._clock.now()
-        for frame in self._frames.new():
-            try:
-                if isinstance(frame, UnusableFrameError):
-                    raise frame
+        for frame in self._frames.new(self.ignored):
+            with counting(self.ignored):
                 return self._read(frame, place)
-            except UnusableFrameError as error:
-                self.ignored[str(error)] += 1
         return None
 
     def _read(self, frame: Frame, place: Place) -> Bits:
-        if frame.time < self._arrival:
+        if frame.facts["time"] < self._arrival:
             raise UnusableFrameError("before arrival")
         pose = self._reader.pose(frame)
         metres = self._lattice.metres(torch.tensor(place)).tolist()
@@ -243,9 +243,13 @@ def open_camera(
 
     Raises ConfigError if `spec` or the detector is wrong, or the stream cannot be opened.
     """
-    if not spec.startswith(STREAM):
-        yield FrameCamera(FrameFolder(frames_folder(spec)), environment, place, clock)
+    settings, (kind, colon, where) = environment.config.flying.camera, spec.partition(":")
+    if kind + colon == STREAM:
+        with closing(FrameStream(where, settings, vehicle.status, clock)) as stream:
+            yield FrameCamera(stream, environment, place, clock)
         return
-    settings = environment.config.flying.camera
-    with closing(FrameStream(spec[len(STREAM) :], settings, vehicle.status, clock)) as stream:
-        yield FrameCamera(stream, environment, place, clock)
+    if kind + colon != FOLDER or not where:
+        raise ConfigError(f"--camera {spec}: unknown camera; use {FOLDER}PATH or {STREAM}URL")
+    if not Path(where).is_dir():
+        raise ConfigError(f"--camera {spec}: {where} is not a folder; create it")
+    yield FrameCamera(FrameFolder(Path(where)), environment, place, clock)

@@ -41,14 +41,12 @@ class _SupersededError(Exception):
 class MavsdkVehicle:
     """A vehicle at a MAVLink address; `close` it.
 
-    It is checked and set up at once, while no UAV hovers. Commands return at once; a thread carries
-    out the newest, and repeats it while the vehicle refuses.
+    It is checked and set up at once, while no UAV hovers. A thread carries out the newest command,
+    and repeats it while the vehicle refuses.
 
-    `url` is an address such as `udpin://0.0.0.0:14541` or `serial:///dev/ttyACM0:57600`. `flight`
-    has home, altitude and fences, see `flight_plans.open_plan`. `patience` is the wait for the
-    vehicle, and again for its own checks [s]. Raises ConfigError if the extra is missing, the
-    address is wrong, no autopilot answers, it is not that of `deployment.autopilot`, or a check
-    fails.
+    `flight` has home, altitude and fences, see `flight_plans.open_plan`. `patience` is the wait for
+    the vehicle, and again for its own checks [s]. Raises ConfigError if the extra is missing, no
+    autopilot of the kind `deployment.autopilot` answers, or a check fails.
     """
 
     def __init__(
@@ -64,9 +62,8 @@ class MavsdkVehicle:
             import mavsdk
             from mavsdk.plugins import action, geofence, param, telemetry
         except ImportError as error:
-            raise ConfigError(
-                "--vehicle: mavsdk is missing; pip install 'marl_framework[fly]'"
-            ) from error
+            text = "--vehicle: mavsdk is missing; pip install 'marl_framework[fly]'"
+            raise ConfigError(text) from error
         self._flight, self._place, self._clock = flight, place, clock
         self._lattice, self._settings = environment.lattice, flight.settings
         self._patience, self._heading = patience, map_heading(place)
@@ -81,25 +78,21 @@ class MavsdkVehicle:
         mavsdk.log_subscribe(lambda *_: True)  # prints every repetition otherwise
         kind = mavsdk.ComponentType.COMPANION_COMPUTER
         self._mavsdk = mavsdk.Mavsdk(mavsdk.Configuration.create_with_component_type(kind))
-        try:
-            system = self._connect(url)
-        except ConfigError:
-            self._mavsdk.destroy()
-            raise
-        self._action, self._param = action.Action(system), param.Param(system)
-        self._geofence, self._fences = geofence, geofence.Geofence(system)
-        self._telemetry, modes = telemetry.Telemetry(system), telemetry.FlightMode
-        self._on_ground = telemetry.LandedState.ON_GROUND
-        self._ardupilot = self._settings.autopilot == "ardupilot"
+        self._thread = ThreadPoolExecutor(1, "vehicle")
         # MAVSDK calls ArduPilot's mode Guided Offboard.
+        self._ardupilot, modes = self._settings.autopilot == "ardupilot", telemetry.FlightMode
         self._modes = {modes.OFFBOARD} if self._ardupilot else {modes.HOLD, modes.TAKEOFF}
         self._way_home = self._modes | {modes.RETURN_TO_LAUNCH, modes.LAND}
-        self._telemetry.subscribe_position(self._locate)
-        for name in (*_RATES, "armed", "flight_mode"):
-            getattr(self._telemetry, f"subscribe_{name}")(self._newest_of(name))
-        self._thread = ThreadPoolExecutor(1, "vehicle")
-        self._thread.submit(self._set_rates)
+        self._on_ground = telemetry.LandedState.ON_GROUND
         try:
+            system = self._connect(url)
+            self._action, self._param = action.Action(system), param.Param(system)
+            self._geofence, self._fences = geofence, geofence.Geofence(system)
+            self._telemetry = telemetry.Telemetry(system)
+            self._telemetry.subscribe_position(self._locate)
+            for name in (*_RATES, "armed", "flight_mode"):
+                getattr(self._telemetry, f"subscribe_{name}")(self._newest_of(name))
+            self._thread.submit(self._set_rates)
             self._thread.submit(self._prepare).result()
         except BaseException:
             self._order += 1
@@ -160,8 +153,8 @@ class MavsdkVehicle:
         controlled = not self._obeys or mode in (self._way_home if self._returns else self._modes)
         lands = self._newest.get("landed_state") == self._on_ground
         landed = lands and not self._newest.get("armed", True)
-        angles, attitude = self._newest.get("attitude_euler"), None
-        if angles is not None:
+        attitude = None
+        if angles := self._newest.get("attitude_euler"):
             attitude = (angles.roll_deg, angles.pitch_deg, angles.yaw_deg - self._heading)
         return Status(self._received, self._position, charge, controlled, landed, attitude)
 
@@ -179,9 +172,8 @@ class MavsdkVehicle:
         try:
             self._mavsdk.add_any_connection_with_handle(url)
         except Exception as error:
-            raise ConfigError(
-                f"--vehicle {url}: {error}; give an address such as udpin://0.0.0.0:14541"
-            ) from error
+            text = f"--vehicle {url}: {error}; give an address such as udpin://0.0.0.0:14541"
+            raise ConfigError(text) from error
         system = self._mavsdk.first_autopilot(self._patience)
         if system is None:
             raise ConfigError(f"--vehicle {url}: no autopilot answers; check the connection")
@@ -261,9 +253,8 @@ class MavsdkVehicle:
             return names + [name for name in ("home", "battery") if name not in self._newest]
 
         if not self._wait(lambda: not missing(), self._patience):
-            raise ConfigError(
-                f"--vehicle: lacks {', '.join(missing())}; see the autopilot's messages"
-            )
+            text = f"--vehicle: lacks {', '.join(missing())}; see the autopilot's messages"
+            raise ConfigError(text)
         home, flight = self._newest["home"], self._flight
         ends = np.array([[home.longitude_deg, home.latitude_deg], flight.home[::-1]])
         distance = math.dist(*self._place.metres(ends).tolist())
@@ -278,10 +269,7 @@ class MavsdkVehicle:
         make, kinds = self._geofence, self._geofence.FenceType
         borders = [(flight.border, kinds.INCLUSION)]
         borders += [(fence, kinds.EXCLUSION) for fence in flight.fences]
-        polygons = [
-            make.Polygon([make.Point(*corner) for corner in corners], kind)
-            for corners, kind in borders
-        ]
+        polygons = [make.Polygon([make.Point(*at) for at in ring], kind) for ring, kind in borders]
         self._insist(self._fences.upload_geofence, make.GeofenceData(polygons, []))
 
     def _set(self, name: str, value: float) -> bool:

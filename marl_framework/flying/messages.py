@@ -46,7 +46,7 @@ class Envelope(NamedTuple):
     time: float
     """Time of sending by the sender's clock [s]."""
     number: int = 0
-    """Number of messages that the sender has sent before."""
+    """Sequence number among the messages of the sender."""
 
 
 class Stage(IntEnum):
@@ -156,10 +156,7 @@ def decode(data: bytes) -> Message:
 
 
 class Inbox:
-    """Messages that a UAV has accepted, by sender and move.
-
-    `uav` is the index of the receiver in a team of `team` UAVs; `shape` is the lattice's,
-    (X, Y, Z).
+    """Messages that UAV `uav` of `team` UAVs has accepted; `shape` is the lattice's, (X, Y, Z).
 
     Attributes:
         positions: newest position of each UAV, by sender.

@@ -29,15 +29,19 @@ if TYPE_CHECKING:
     from marl_framework.planners.team import Checkpoint
 
 _MEANING = "Fly a team whose UAVs decide in the air, each from what it has read and heard."
+_PLANNERS = [name for name in PLANNER_NAMES if name != "oracle"]  # which sees the true map
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = Parser(prog="python -m marl_framework.fly", description=_MEANING)
-    add = parser.add_argument
+    one_of, add = parser.add_mutually_exclusive_group(required=True), parser.add_argument
     text = "fly the whole team here, on simulated vehicles, and compare it with the simulator"
-    add("--dry-run", action="store_true", help=text)
-    add("--uav", type=int, metavar="N", help="fly only this UAV of the team, from 1")
+    one_of.add_argument("--dry-run", action="store_true", help=text)
+    text = "fly only this UAV of the team, from 1"
+    one_of.add_argument("--uav", type=int, metavar="N", help=text)
+    text = "check that fresh pilots decide as in a record, such as runs/today/flight.mcap"
+    one_of.add_argument("--replay", metavar="FILE", help=text)
     text = "number of UAVs in the team (default: experiment.missions.n_agents)"
     add("--of", type=int, metavar="M", help=text)
     text = f"MAVLink address such as udpin://0.0.0.0:14541, or {SIMULATED} (the default)"
@@ -50,11 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--listen", action="append", default=[], metavar="ADDRESS", help=text)
     text = "speed of the clock of a simulated UAV (default: 1)"
     add("--time-factor", type=float, default=1.0, metavar="X", help=text)
-    text = "check that fresh pilots decide as in a record, such as runs/today/flight.mcap"
-    add("--replay", metavar="FILE", help=text)
     add_checkpoint(parser)
-    names = [name for name in PLANNER_NAMES if name != "oracle"]
-    text = f"planner: {', '.join(names)}, or your own as module.Class (default: {LEARNED})"
+    text = f"planner: {', '.join(_PLANNERS)}, or your own as module.Class (default: {LEARNED})"
     add("--policy", default=LEARNED, metavar="NAME", help=text)
     text = "params file of the mission (default: the checkpoint's configuration)"
     add("--config", metavar="FILE", help=text)
@@ -118,10 +119,9 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
 def _check(options: argparse.Namespace) -> None:
     """Check all options before PyTorch loads."""
     if options.replay is not None:
-        _check_replay(options)
+        if not Path(options.replay).is_file():
+            raise ConfigError(f"--replay {options.replay}: no such file; give a flight.mcap")
         return
-    if options.dry_run == (options.uav is not None):
-        raise ConfigError("give either --dry-run, for a team, or --uav, for one UAV of it")
     if options.uav is not None and not 1 <= options.uav <= (options.of or options.uav):
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to --of")
     factor, simulated = options.time_factor, options.vehicle == options.camera == SIMULATED
@@ -129,10 +129,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"--time-factor {factor:g}: use a number above 0, and 1 with a real vehicle or camera"
         )
-    if options.policy == "oracle":
-        raise ConfigError("--policy oracle needs the true map; choose another planner")
-    if options.policy not in PLANNER_NAMES and "." not in options.policy:
-        known = ", ".join(name for name in PLANNER_NAMES if name != "oracle")
+    if options.policy not in _PLANNERS and "." not in options.policy:
+        known = ", ".join(_PLANNERS)
         raise ConfigError(f"--policy {options.policy}: use {known}, or your own module.Class")
     if options.policy == LEARNED and options.checkpoint is None:
         raise ConfigError("--checkpoint is missing; give a trained team, or a planner as --policy")
@@ -146,13 +144,6 @@ def _check(options: argparse.Namespace) -> None:
         checkpoint_file(options.checkpoint)
     if options.config is not None:
         resolve_config_path(options.config)
-
-
-def _check_replay(options: argparse.Namespace) -> None:
-    if options.dry_run:
-        raise ConfigError("--replay flies nothing; omit --dry-run")
-    if not Path(options.replay).is_file():
-        raise ConfigError(f"--replay {options.replay}: no such file; give a flight.mcap")
 
 
 command = partial(as_program, main)

@@ -17,14 +17,10 @@ GRACE = 2.0
 
 
 class Peers:
-    """Keeps account of the other UAVs.
-
-    `limits` are those of silence and clocks; `return_seconds` is an upper bound of the time of a
-    return [s].
+    """Keeps account of the other UAVs; for `return_seconds` see `Pilot`.
 
     Attributes:
-        lost: UAVs that have been silent for too long, or that contradict themselves; they stay
-            lost.
+        lost: UAVs that were silent for too long, or contradicted themselves; they stay lost.
         aborts: whether a UAV wants all to return.
     """
 
@@ -54,8 +50,7 @@ class Peers:
         """Return the UAVs that are lost from now on."""
         silent = {uav for uav in self._present() if self._is_silent(uav, now)}
         deaf = {uav for uav in self._present() if self._uav in self._inbox.positions[uav].lost}
-        impostors = self._inbox.impostors - {self._uav}
-        new = (silent | deaf | impostors) - self.lost
+        new = (silent | deaf | self._inbox.impostors) - self.lost - {self._uav}
         self.lost |= new
         return new
 

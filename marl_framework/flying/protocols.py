@@ -32,27 +32,21 @@ class Vehicle(Protocol):
 
     def take_off(self, place: Place) -> None:
         """Check, arm, take off, and fly to the first place at an altitude of its own."""
-        ...
 
     def go_to(self, place: Place) -> None:
         """Fly to a place on a straight way."""
-        ...
 
     def hold(self) -> None:
         """Stop and stay in the air."""
-        ...
 
     def return_home(self) -> None:
         """Climb to an altitude of its own, fly home, land and switch off the motors."""
-        ...
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest at the last place of `take_off` or `go_to`."""
-        ...
 
     def status(self) -> Status:
         """Return the newest telemetry."""
-        ...
 
 
 class Camera(Protocol):
@@ -63,7 +57,6 @@ class Camera(Protocol):
 
         None means that no frame fits yet; the pilot asks again.
         """
-        ...
 
 
 class Radio(Protocol):
@@ -71,11 +64,9 @@ class Radio(Protocol):
 
     def send(self, data: bytes) -> None:
         """Send a message to all others."""
-        ...
 
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived since the last call, in order."""
-        ...
 
 
 class Clock(Protocol):
@@ -83,7 +74,6 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the time [s]."""
-        ...
 
 
 Log = Callable[[dict[str, Any]], None]

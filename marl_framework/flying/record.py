@@ -82,8 +82,8 @@ class FlightRecorder:
     """Writes what pilots and their hardware exchange.
 
     If the file cannot be written, the record ends there with a warning, and the flight goes on. If
-    the process is killed, the file has everything up to the newest log entry. `close` closes the
-    file. For `facts` see `facts_of`.
+    the process is killed, the file has everything up to the newest log entry. For `facts` see
+    `facts_of`.
     """
 
     def __init__(self, file: IO[bytes], facts: Mapping[str, Any]) -> None:

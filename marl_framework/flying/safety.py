@@ -56,17 +56,12 @@ def refusal(
     for uav, way in others.items():
         if goal == (way.next or (way.place if way.lost else None)):
             return f"UAV {uav + 1} has announced the same place"
-        distance = way_distance((start, goal), way, rules)
+        places = start, goal, way.place, way.next or way.place
+        ends = [rules.metres[place] * (1, 1, 0) for place in places]
+        distance = float(segment_distances(*ends)) - way.lost * rules.reach
         if rules.separation and distance < rules.separation - 1e-6:
             return f"comes within {max(distance, 0):.1f} m of the way of UAV {uav + 1}"
     return None
-
-
-def way_distance(own: tuple[Place, Place], way: Way, rules: Rules) -> float:
-    """Return a lower bound of the horizontal distance of two ways [m]."""
-    ends = [rules.metres[place] * (1, 1, 0) for place in (*own, way.place, way.next or way.place)]
-    distance = float(segment_distances(*ends))
-    return distance - rules.reach if way.lost else distance
 
 
 def vehicle_problem(

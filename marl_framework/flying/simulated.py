@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import zlib
 
 import numpy as np
@@ -80,15 +79,11 @@ class SimulatedVehicle:
     @property
     def position(self) -> Point:
         """True position [m], [3]."""
-        now, times = self._clock.now(), self._times
-        leg = bisect.bisect_right(times, now)
-        if leg == len(times):
-            return self._stops[-1]
-        share = (now - times[leg - 1]) / (times[leg] - times[leg - 1])
-        return self._stops[leg - 1] + share * (self._stops[leg] - self._stops[leg - 1])
+        now = self._clock.now()
+        return np.array([np.interp(now, self._times, along) for along in self._stops.T])
 
     def _metres(self, place: Place) -> Point:
-        metres: Point = self._lattice.metres(torch.tensor(place)).double().cpu().numpy()
+        metres: Point = self._lattice.metres(torch.tensor(place)).double().numpy()
         return metres
 
     def _fly_above(self, goal: Point) -> None:
@@ -148,7 +143,7 @@ class World:
         env, state.positions[0, uav] = self.environment, torch.tensor(place)
         frames = env.disturbances.frames(state, draws)
         if frames is not None and not frames[0, uav]:
-            return torch.zeros(0, 0, dtype=torch.bool).numpy()
+            return np.zeros((0, 0), np.bool_)
         shift = env.disturbances.shift(state, draws)
         view = env.fusion.view(state, torch.ones(1, dtype=torch.bool))
         env.fusion.read(state, view, draws.sensor, shift)

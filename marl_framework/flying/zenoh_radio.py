@@ -44,14 +44,16 @@ class ZenohRadio:
         try:
             import zenoh
         except ImportError as error:
-            raise ConfigError(
-                "--radio: zenoh is missing; pip install 'marl_framework[fly]'"
-            ) from error
+            text = "--radio: zenoh is missing; pip install 'marl_framework[fly]'"
+            raise ConfigError(text) from error
         self._new: SimpleQueue[bytes] = SimpleQueue()
         self.present: set[int] = set()
         self._error, key = zenoh.ZError, f"marl/{mission:016x}"
         try:
-            self._session = session = zenoh.open(_configuration(connect, listen))
+            config = zenoh.Config()
+            for name, value in _settings(connect, listen).items():
+                config.insert_json5(name, json.dumps(value))
+            self._session = session = zenoh.open(config)
         except zenoh.ZError as error:
             ends = ", ".join([*connect, *listen]) or "multicast"
             reason = str(error).split(" at /")[0]  # without places in Zenoh's code
@@ -99,18 +101,11 @@ class ZenohRadio:
             (self.present.discard if left else self.present.add)(int(uav))
 
 
-def _configuration(connect: Sequence[str], listen: Sequence[str]) -> zenoh.Config:
-    import zenoh
-
-    settings: dict[str, Any] = {
+def _settings(connect: Sequence[str], listen: Sequence[str]) -> dict[str, Any]:
+    return {
         "mode": "peer",
         "connect/endpoints": list(connect),
         "scouting/multicast/enabled": not connect and not listen,
         **_WAITS,
+        **({"listen/endpoints": list(listen)} if listen else {}),
     }
-    if listen:
-        settings["listen/endpoints"] = list(listen)
-    config = zenoh.Config()
-    for key, value in settings.items():
-        config.insert_json5(key, json.dumps(value))
-    return config

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
         return port
 
 
+def wait_for(ready: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something happens."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.01)
+
+
 def addresses(uav: int, port: int) -> list[str]:
     """Return the options of a radio: UAV 1 listens on `port`, and the others find it there."""
     if uav == 1:
@@ -49,15 +58,8 @@ def fly_apart(
     assert isinstance(team, int)
     flights = []
     for uav in range(1, team + 1):
-        own = ["--config", str(file), "--seed", str(SEED), "--uav", str(uav), "--of", str(team)]
-        own += [
-            "--separation",
-            "0",
-            "--run-name",
-            f"uav{uav}",
-            "--set",
-            f"logging.directory={folder}",
-        ]
+        own = f"--seed {SEED} --uav {uav} --of {team} --separation 0 --run-name uav{uav}".split()
+        own += ["--config", str(file), "--set", f"logging.directory={folder}"]
         flights.append(_CONTEXT.Process(target=_run, args=[[*own, *radio(uav, port), *words]]))
     for flight in flights:
         flight.start()

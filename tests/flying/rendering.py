@@ -11,7 +11,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from marl_framework.flying.frame_camera import Lens
-from marl_framework.flying.frame_files import Pose
+from marl_framework.flying.frames import Pose
 
 HIGH, LOW = 200, 50
 """Pixel values of cells inside and outside the region of interest."""

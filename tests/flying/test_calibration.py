@@ -23,7 +23,7 @@ from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.calibration import Calibration, Count, calibrate, report, wilson
 from marl_framework.flying.frame_camera import make_lens
-from marl_framework.flying.frame_files import Pose
+from marl_framework.flying.frames import Pose
 from tests.flying.rendering import render, save
 from tests.small import small_config
 

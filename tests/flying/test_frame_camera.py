@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections import Counter
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from marl_framework.flying.frame_camera import (
     make_lens,
     project,
 )
-from marl_framework.flying.frame_files import (
+from marl_framework.flying.frames import (
     Frame,
     FrameFolder,
     Pose,
@@ -71,15 +72,20 @@ def image_of(config: Config, pose: Pose, size: tuple[int, int] = SIZE, seed: int
     return render(random_map(config, seed), config.geometry.cell_size, pose, lens, size)
 
 
+def cells_of(environment: MissionEnvironment, place: tuple[int, int, int]) -> Any:
+    """The cells of the footprint at a place, as slices of the map."""
+    row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
+    return np.s_[row0:row1, col0:col1]
+
+
 def read(config: Config, pose: Pose, image: np.ndarray, place: tuple[int, int, int]) -> Any:
-    """The reading of a rendered frame, and the cells of the footprint as slices."""
+    """The reading of a rendered frame, the cells of the footprint, and what was ignored."""
     environment = environment_of(config)
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), "frame", image, pose, 1.0)
         camera = FrameCamera(FrameFolder(Path(folder)), environment, None, SimulatedClock())
         bits = camera.take(place, 0)
-    row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
-    return bits, (slice(row0, row1), slice(col0, col1)), camera.ignored
+    return bits, cells_of(environment, place), camera.ignored
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,9 +142,9 @@ def test_readings_of_cells_that_are_not_square() -> None:
         bits = FrameCamera(FrameFolder(Path(folder)), environment, None, SimulatedClock()).take(
             place, 0
         )
-    row0, row1, col0, col1 = environment.camera.box_table[place][:4].tolist()
-    assert row1 - row0 != col1 - col0
-    assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
+    expected = random_map(config)[cells_of(environment, place)]
+    assert expected.shape[0] != expected.shape[1]
+    assert np.array_equal(bits, expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -287,9 +293,8 @@ def test_the_first_frame_that_fits_is_read(tmp_path: Path) -> None:
     for name, seed, shift in (("b", 1, 0.0), ("a", 2, 9.0), ("c", 3, 0.0)):
         pose = GOOD._replace(x=GOOD.x + shift)
         save(tmp_path, name, image_of(config, pose, seed=seed), pose, 0.0)
-    row0, row1, col0, col1 = environment.camera.box_table[PLACE][:4].tolist()
     bits = camera.take(PLACE, 0)
-    assert np.array_equal(bits, random_map(config, 1)[row0:row1, col0:col1])
+    assert np.array_equal(bits, random_map(config, 1)[cells_of(environment, PLACE)])
     assert camera.ignored == {"place": 1}
     clock.advance(5.0)
     assert camera.take(PLACE, 1) is None
@@ -308,8 +313,7 @@ def test_frames_in_degrees_lie_where_the_map_says(tmp_path: Path, place: Place) 
     north = pose._replace(yaw=pose.yaw + turn)  # from true north
     image = np.zeros((2, 2), np.uint8)
     save(tmp_path, "f", image, north, 0.0, latitude=latitude, longitude=longitude)
-    (frame,) = FrameFolder(tmp_path).new()
-    assert isinstance(frame, Frame)
+    (frame,) = FrameFolder(tmp_path).new(Counter())
     assert frame.pose(place) == pytest.approx(pose, abs=1e-4)
     assert abs(turn) > 0.5 or place is not UTM
 

@@ -15,12 +15,13 @@ import pytest
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.flying.frame_camera import FrameCamera, open_camera
-from marl_framework.flying.frame_files import Pose
+from marl_framework.flying.frames import Pose
 from marl_framework.flying.protocols import Status
 from marl_framework.flying.simulated import SimulatedClock
 from tests.flying.test_frame_camera import (
     GOOD,
     PLACE,
+    cells_of,
     config_with,
     environment_of,
     image_of,
@@ -74,9 +75,7 @@ def test_a_stream_gives_the_cells_of_the_map(tmp_path: Path) -> None:
         while (bits := take()) is None:  # frames that had arrived before
             pass
         assert set(camera.ignored) == {"before arrival"}
-    box = environment_of(config).camera.box_table[PLACE]
-    row0, row1, col0, col1 = box[:4].tolist()
-    assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
+    assert np.array_equal(bits, random_map(config)[cells_of(environment_of(config), PLACE)])
 
 
 @pytest.mark.parametrize(
@@ -95,9 +94,7 @@ def test_a_stream_is_where_its_vehicle_is(
     with streamed(tmp_path, image, pose, config) as (take, _, frames):
         bits = take()
     if reason is None:
-        box = environment_of(config).camera.box_table[PLACE]
-        row0, row1, col0, col1 = box[:4].tolist()
-        assert np.array_equal(bits, random_map(config)[row0:row1, col0:col1])
+        assert np.array_equal(bits, random_map(config)[cells_of(environment_of(config), PLACE)])
     else:
         assert bits is None
         assert set(frames.ignored) == {reason}

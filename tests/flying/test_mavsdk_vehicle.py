@@ -21,7 +21,7 @@ from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.solo import WallClock
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.autopilot import ATTITUDE, MODES, Autopilot, Kind
-from tests.flying.processes import free_port
+from tests.flying.processes import free_port, wait_for
 from tests.small import small_config
 
 pytest.importorskip("mavsdk")
@@ -30,11 +30,9 @@ FIRST, NEXT = (1, 1, 1), (2, 1, 0)
 Fly = Callable[..., tuple[MavsdkVehicle, Autopilot]]
 
 
-def wait_for(ready: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.01)
+def environment_with(**deployment: Any) -> MissionEnvironment:
+    settings = {"origin": ORIGIN, "home": HOME, **deployment}
+    return MissionEnvironment(small_config(deployment=settings), 1, "cpu", "test")
 
 
 @pytest.fixture
@@ -45,9 +43,7 @@ def fly() -> Iterator[Fly]:
         def connect(
             kind: Kind, said: str | None = None, moved: float = 0.0, **options: Any
         ) -> tuple[MavsdkVehicle, Autopilot]:
-            deployment = {"origin": ORIGIN, "home": HOME, "autopilot": said or kind}
-            config = small_config(deployment=deployment)
-            environment = MissionEnvironment(config, 1, "cpu", "test")
+            environment = environment_with(autopilot=said or kind)
             place, port = place_at(*ORIGIN), free_port(socket.SOCK_DGRAM)
             plan = open_plan(environment, place, UAV)
             x, y = place.metres(np.array([plan.home[::-1]]))[0].tolist()
@@ -218,10 +214,7 @@ def test_another_autopilot_is_refused(fly: Fly) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "udpin://127.0.0.1:{port}"])
 def test_no_vehicle_is_reported(url: str) -> None:
-    environment = MissionEnvironment(
-        small_config(deployment={"origin": ORIGIN, "home": HOME}), 1, "cpu", "test"
-    )
-    place = place_at(*ORIGIN)
+    environment, place = environment_with(), place_at(*ORIGIN)
     url = url.format(port=free_port(socket.SOCK_DGRAM))
     plan = open_plan(environment, place, UAV)
     with pytest.raises(ConfigError, match="--vehicle"):
@@ -229,10 +222,7 @@ def test_no_vehicle_is_reported(url: str) -> None:
 
 
 def test_return_altitudes_differ() -> None:
-    environment = MissionEnvironment(
-        small_config(deployment={"origin": ORIGIN, "home": HOME}), 1, "cpu", "test"
-    )
-    plans = [open_plan(environment, place_at(*ORIGIN), uav) for uav in range(3)]
+    plans = [open_plan(environment_with(), place_at(*ORIGIN), uav) for uav in range(3)]
     levels = [plan.return_altitude for plan in plans]
     assert all(b - a == 5.0 for a, b in itertools.pairwise(levels))
 
@@ -243,7 +233,6 @@ def test_return_altitudes_differ() -> None:
     ids=["none", "corner", "inside", "close", "third pad inside"],
 )
 def test_pads_in_the_area_are_refused(home: tuple[float, float] | None) -> None:
-    config = small_config(deployment={"origin": ORIGIN, "home": home})
-    environment = MissionEnvironment(config, 1, "cpu", "test")
+    environment = environment_with(home=home)
     with pytest.raises(ConfigError, match=r"deployment\.home"):
         open_plan(environment, place_at(*ORIGIN), 0)

@@ -1,28 +1,44 @@
-"""Frames in a folder: image files, each with a JSON file that states time, place and attitude."""
+"""Frames of a camera: image files in a folder, or a video stream."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.flying import CameraConfig
 from marl_framework.config.geography import Array, Place
+from marl_framework.flying.protocols import Clock, Status
 from marl_framework.mission.terrains.raster_file import decode_image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".npy")
 """File names of images; an NPY file has [row, column] or [row, column, band]."""
-_FOLDER = "folder:"
+FOLDER, STREAM = "folder:", "stream:"
 _ATTITUDE = ("roll", "pitch", "yaw")
 _NORTH = 1e-4  # step to the north that gives its direction on a map [degrees]
+_AGAIN = 1.0  # until a stream that ended is opened again [s]
 
 
 class UnusableFrameError(ValueError):
     """A frame that gives no reading; the text is the reason, in a word or two."""
+
+
+@contextmanager
+def counting(ignored: Counter[str]) -> Iterator[None]:
+    """Count frames that give no reading, by reason."""
+    try:
+        yield
+    except UnusableFrameError as error:
+        ignored[str(error)] += 1
 
 
 class Pose(NamedTuple):
@@ -53,12 +69,7 @@ class Frame(NamedTuple):
     image: Path | Array
     """File of the image, or the image as OpenCV decodes it."""
     facts: dict[str, float]
-    """Content of the JSON file."""
-
-    @property
-    def time(self) -> float:
-        """When the frame was taken, by the pilot's clock [s]."""
-        return self.facts["time"]
+    """Time, place and attitude, as in the JSON files of a folder."""
 
     def pose(self, place: Place | None) -> Pose:
         """Return the camera's pose on a map at `place`, which frames in degrees require.
@@ -81,16 +92,6 @@ class Frame(NamedTuple):
         return Pose(x, y, altitude, roll, pitch, yaw + meridian)
 
 
-def frames_folder(spec: str) -> Path:
-    """Return the folder of `--camera folder:PATH`. Raises ConfigError."""
-    folder = Path(spec.removeprefix(_FOLDER))
-    if not spec.startswith(_FOLDER) or spec == _FOLDER:
-        raise ConfigError(f"--camera {spec}: unknown camera; use {_FOLDER}PATH or stream:URL")
-    if not folder.is_dir():
-        raise ConfigError(f"--camera {spec}: {folder} is not a folder; create it")
-    return folder
-
-
 class FrameFolder:
     """Frames that appear in a folder: `NAME.json` beside an image `NAME.jpg`; see `SUFFIXES`.
 
@@ -100,15 +101,13 @@ class FrameFolder:
     def __init__(self, folder: Path) -> None:
         self._folder, self._seen = folder, set[str]()
 
-    def new(self) -> Iterator[Frame | UnusableFrameError]:
-        """Yield each frame once, by name; in place of a frame that cannot be read, its error."""
+    def new(self, ignored: Counter[str]) -> Iterator[Frame]:
+        """Yield each frame once, by name; count those that cannot be read."""
         for path in sorted(self._folder.glob("*.json")):
             if path.name not in self._seen:
                 self._seen.add(path.name)
-                try:
+                with counting(ignored):
                     yield Frame(_image_of(path), _read_facts(path))
-                except UnusableFrameError as error:
-                    yield error
 
 
 def _image_of(path: Path) -> Path:
@@ -123,26 +122,77 @@ def _read_facts(path: Path) -> dict[str, float]:
         content: Any = json.loads(path.read_bytes())
         names = ("x", "y") if "x" in content else ("latitude", "longitude")
         facts = {name: float(content[name]) for name in ("time", *names, "altitude", *_ATTITUDE)}
+        if all(map(math.isfinite, facts.values())):
+            return facts
     except (OSError, ValueError, TypeError, KeyError, OverflowError):
-        raise UnusableFrameError("incomplete JSON") from None
-    if not all(map(math.isfinite, facts.values())):
-        raise UnusableFrameError("incomplete JSON")
-    return facts
+        pass
+    raise UnusableFrameError("incomplete JSON")
 
 
 def read_image(source: Path | Array) -> Array:
     """Return a frame's image as [row, column, band], red first. Raises UnusableFrameError."""
     raw = isinstance(source, Path) and source.suffix == ".npy"
+    image: Any = source
     try:
-        image: Any = source
         if isinstance(source, Path):
             image = np.load(source) if raw else decode_image(source)
     except Exception:  # readers may raise anything for a damaged file
         image = None
-    if not isinstance(image, np.ndarray) or image.ndim not in (2, 3) or not image.size:
+    known = isinstance(image, np.ndarray) and image.dtype.kind in "uif"
+    if not known or image.ndim not in (2, 3) or not image.size:
         raise UnusableFrameError("unreadable image")
-    if image.dtype.kind not in "uif":
-        raise UnusableFrameError("unreadable image")
-    bands = image.reshape(*image.shape[:2], -1)
+    bands: Array = image.reshape(*image.shape[:2], -1)
     swapped = not raw and bands.shape[2] >= 3
     return bands[..., [2, 1, 0, *range(3, bands.shape[2])]] if swapped else bands
+
+
+class FrameStream:
+    """The newest frame of a stream that OpenCV reads, at an address or in a file; `close` it.
+
+    A thread reads all frames, so that old ones do not queue. If the stream ends, it is opened
+    again. `status` returns the telemetry of the vehicle that carries the camera; its newest value
+    counts, as frames are taken at rest. Raises ConfigError if the stream cannot be opened.
+    """
+
+    def __init__(
+        self, url: str, settings: CameraConfig, status: Callable[[], Status], clock: Clock
+    ) -> None:
+        self._url, self._settings, self._status, self._clock = url, settings, status, clock
+        self._newest: tuple[float, Array] | None = None
+        self._end = threading.Event()
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # reported below
+        self._video = cv2.VideoCapture(url)
+        if not self._video.isOpened():
+            raise ConfigError(f"--camera {STREAM}{url}: cannot be opened; give a video stream")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def new(self, ignored: Counter[str]) -> Iterator[Frame]:
+        """Yield the newest frame once, or count it if its pose is unknown."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return
+        status = self._status()
+        if status.position is None or status.attitude is None:
+            ignored["unknown pose"] += 1
+            return
+        facts = dict(zip(("x", "y", "altitude"), status.position, strict=True))
+        facts |= dict(zip(_ATTITUDE, status.attitude, strict=True)) | {"time": newest[0]}
+        if self._settings.gimbal:
+            facts |= {"roll": 0.0, "pitch": 0.0}
+        yield Frame(newest[1], facts)
+
+    def close(self) -> None:
+        """Stop reading; a read that never returns ends with the process."""
+        self._end.set()
+        self._thread.join(_AGAIN)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            arrived, image = self._video.read()
+            if arrived:
+                self._newest = self._clock.now() - self._settings.latency, image
+            else:
+                self._end.wait(_AGAIN)
+                self._video.open(self._url)
+        self._video.release()
