@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.flying.messages import Bits, Inbox, Place, Reading
+from marl_framework.flying.messages import Bits, Inbox, Place, Position, Reading
 from marl_framework.kernels.windows import Footprint
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
@@ -71,7 +71,8 @@ class Knowledge:
         taken = {j: reading for j, reading in heard if reading and fits(camera, reading)}
         taken[uav] = own
         state.t.fill_(move)
-        for message in (*inbox.positions.values(), *taken.values()):
+        newest: list[Position | Reading] = [*inbox.positions.values(), *taken.values()]
+        for message in newest:
             state.positions[0, message.envelope.sender] = torch.tensor(message.place)
         state.heard.copy_(torch.eye(len(team), dtype=torch.bool))
         state.heard[0, uav, list(taken)] = True

@@ -70,7 +70,8 @@ class Tape:
             packed = np.frombuffer(self._following(1)[0], np.uint8)
             result = np.unpackbits(packed, count=result[0] * result[1]).view(bool).reshape(result)
         elif call == "status" and result is not None:
-            result = Status(*(tuple(v) if isinstance(v, list) else v for v in result))
+            fields: list[Any] = [tuple(v) if isinstance(v, list) else v for v in result]
+            result = Status(*fields)
         self._expect(items(call, args, result))
         return result
 
