@@ -69,13 +69,13 @@ def warn_of_hazards(missions: Sequence[Mapping[str, Any]], separation: float) ->
         nearest = mission.get("closest_approach")
         if nearest is not None and nearest["metres"] < separation:
             first, second = (
-                f"UAV {uav} {where}"
+                f"UAV {uav} ({where})"
                 for uav, where in zip(nearest["uavs"], nearest["where"], strict=True)
             )
             print(
-                f"warning: {mission['folder']}: {first} and {second} come within "
-                f"{nearest['metres']:.1f} m if one is up to {nearest['delay_s']:.0f} s late; all "
-                f"stay {separation:g} m apart up to {nearest['tolerated_delay_s']:.1f} s"
+                f"warning: {mission['folder']}: if one UAV is up to {nearest['delay_s']:.0f} s "
+                f"late, {first} and {second} come within {nearest['metres']:.1f} m; all stay "
+                f"{separation:g} m apart with delays up to {nearest['tolerated_delay_s']:.1f} s"
             )
     for mission in missions:
         for crossing in mission.get("through_zones", ()):

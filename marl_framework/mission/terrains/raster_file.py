@@ -336,8 +336,8 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
         fit = low * raster.resolution
         fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
         advice = (
-            f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or use a larger map "
-            "for a trained team"
+            f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or, for a trained "
+            "team, use a larger map: three measured windows must fit side by side"
         )
     return _error(
         "path",

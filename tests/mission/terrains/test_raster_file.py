@@ -214,6 +214,14 @@ def test_a_fully_measured_map_is_cut_60_20_20_across_its_longer_axis() -> None:
     np.testing.assert_allclose(np.array(windows) / sum(windows), [0.6, 0.2, 0.2], atol=0.01)
 
 
+@pytest.mark.parametrize("window", [(1, 1), (5, 5), (4, 9), (42, 42)])
+def test_three_windows_side_by_side_are_just_enough(window) -> None:
+    rows, cols = window
+    assert split_windows(np.ones((3 * rows, cols), bool), window) is not None
+    assert split_windows(np.ones((rows, 3 * cols), bool), window) is not None
+    assert split_windows(np.ones((3 * rows - 1, 3 * cols - 1), bool), window) is None
+
+
 def test_the_shorter_axis_is_cut_where_the_longer_one_leaves_a_split_without_windows() -> None:
     measured = np.zeros((40, 30), bool)
     measured[3:9] = True  # a corridor across x
