@@ -49,6 +49,13 @@ def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> N
     parser.add_argument("--checkpoint", required=required, metavar="RUN_OR_FILE", help=text)
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, also in containers."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Print each `ConfigWarning` once, as a line `warning: …` on standard error, if `shown`."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from marl_framework.command_line import usable_cores
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.learning import ComputeConfig
 
@@ -214,13 +215,6 @@ def _cpuinfo(key: str) -> str:
         text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(.*)$", text, flags=re.MULTILINE)
     return match[1].strip() if match else ""
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, also in containers."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Lack(NamedTuple):

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from benchmarks import COMMIT
-from marl_framework.device import describe_device, synchronize, usable_cores
+from marl_framework.command_line import usable_cores
+from marl_framework.device import describe_device, synchronize
 from marl_framework.runs import files
 from marl_framework.runs.folder import describe_environment
 from marl_framework.training.hardware import HardwareMonitor, Reader, gpu_readers

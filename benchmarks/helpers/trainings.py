@@ -25,10 +25,10 @@ from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.training_step import training_step
+from marl_framework.command_line import usable_cores
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.device import usable_cores
 from marl_framework.evaluation.statistics import student_interval
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.files import strict

@@ -31,8 +31,8 @@ from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.training_step import training_step
+from marl_framework.command_line import usable_cores
 from marl_framework.config.model import Config
-from marl_framework.device import usable_cores
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner

@@ -35,10 +35,10 @@ from benchmarks.helpers.figures import BLUE, GREEN, ORANGE, PINK
 from benchmarks.helpers.one_at_a_time import keep_freed_memory, process_pool
 from benchmarks.helpers.text import duration_text, number_text, quartiles_text, table_text
 from benchmarks.speed.transformations_backends import DIFFERS, Bench, Recorded
+from marl_framework.command_line import usable_cores
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.model import Config
-from marl_framework.device import usable_cores
 
 AGENTS = "1,4,16,64,256,1024,4096"
 MOST_AGENTS = 2**20

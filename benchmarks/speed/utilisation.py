@@ -34,8 +34,9 @@ from benchmarks.helpers.networks_alone import flops_of
 from benchmarks.helpers.one_at_a_time import keep_freed_memory
 from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.trainings import add_steps, measure_training
+from marl_framework.command_line import usable_cores
 from marl_framework.config.model import Config
-from marl_framework.device import autocast, resolve_precision, synchronize, usable_cores
+from marl_framework.device import autocast, resolve_precision, synchronize
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, warn
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, usable_cores, warn
 from marl_framework.training.signals import URGENT, handled
 
 _THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -70,8 +70,6 @@ def thread_variables(jobs: int) -> dict[str, str]:
 
     Numbers of threads that the user has set remain unchanged.
     """
-    from marl_framework.device import usable_cores  # loads PyTorch
-
     threads = str(max(1, usable_cores() // jobs))
     is_set = _THREADS[0] in os.environ  # numba uses no more threads than PyTorch
     return {} if is_set else {name: os.environ.get(name, threads) for name in _THREADS}

@@ -15,7 +15,7 @@ from typing import Self
 
 import pytest
 
-from marl_framework.device import usable_cores
+from marl_framework.command_line import usable_cores
 
 PATIENCE = 60.0  # seconds, after which a test has failed
 ROOT = Path(__file__).parents[2]
