@@ -17,7 +17,7 @@ BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers 
   speed.utilisation speed.search
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test soak autopilots lint type bench tables gpu docs clean
+.PHONY: help venv demo test fast soak autopilots lint type bench tables gpu docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
@@ -30,8 +30,12 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
 	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
-test: lint type ## lint, type and the fast tests (5 minutes)
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile # files share set-ups
+test: $(FULL) ## lint, type and the fast tests (5 minutes)
+	@$(MAKE) --no-print-directory -j2 lint type fast
+
+# Files share set-ups; tests/conftest.py has those that take longest begin.
+fast: lint
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: $(FULL) ## the slow tests: kills, hostile commands, long kernels (SOAK=100 runs for hours)
 	SOAK=$(SOAK) $(RUN) -m pytest -m soak -n $(WORKERS) --dist worksteal

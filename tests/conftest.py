@@ -46,8 +46,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+LONGEST = {"test_triton", "test_kernel_budget", "test_notebook", "test_two_ranks", "test_resume"}
+"""Files that take longest; what begins last should be short."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` are skipped where there is no GPU; nothing else is."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     if torch.cuda.is_available():
         return
     for item in items:
