@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.helpers import harness, processes
+from tests.benchmarks.helpers.waiting import wait_and_repeat
 from tests.benchmarks.running import read_strict
 
 
@@ -60,12 +61,6 @@ def test_work_is_done_in_other_processes_at_once():
     found = processes.run_at_once(wait_and_repeat, [(1,), (2,)])
     assert [number for number, _ in found] == [1, 2]
     assert len({os.getpid(), *(process for _, process in found)}) == 3
-
-
-def wait_and_repeat(number: int) -> tuple[int, int]:
-    processes.wait_for_others()
-    processes.repeat_until_all_are_here(lambda: None)
-    return number, os.getpid()
 
 
 def test_busy_cores_are_read_from_the_system(tmp_path):
