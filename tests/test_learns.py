@@ -63,7 +63,7 @@ def entropies(config: Config) -> dict[str, float]:
     return {name: float(values["roi_entropy"].mean()) for name, values in found.items()}
 
 
-@pytest.mark.parametrize("advantage", ["critic", "return"])
+@pytest.mark.parametrize("advantage", ["critic", pytest.param("return", marks=pytest.mark.soak)])
 def test_coma_learns_a_small_mission(advantage: str) -> None:
     found = entropies(small_mission(f"learning.advantage={advantage}"))
     assert min(found["random"], found["untrained"]) > 0.7
