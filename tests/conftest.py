@@ -30,7 +30,7 @@ torch.set_num_threads(1)
 gc.disable()  # until all tests are collected: nothing of them goes
 
 # The same examples in every run, and no verdict by the clock of a slow machine.
-settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("steady", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("steady")
 
 DEVICES = [

@@ -153,7 +153,7 @@ spread = st.one_of(st.floats(0.01, 1), st.just({"low": 0.2, "high": 1.0}), st.ju
     crash_rate=st.sampled_from([0.0, 0.2]),
     compiled=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
     seed: int,
     bias: Any,

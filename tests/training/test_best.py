@@ -14,6 +14,7 @@ from marl_framework.training.trainer import Trainer
 from marl_framework.training.validation import Validation
 from tests.small import small_config
 
+QUICK = {"data_passes": 1, "batch_number": 1}
 VALIDATIONS = ((0.5, 0.6, 3.0), (0.4, 0.5, 2.0), (0.6, 0.8, 1.0), (0.6, 0.7, 2.5))
 
 
@@ -33,8 +34,8 @@ def let_fly(monkeypatch: pytest.MonkeyPatch, rows: Iterable[tuple[float, float, 
 @pytest.mark.parametrize(("by", "step"), [("return", 1), ("entropy", 2), ("f1", 3)])
 def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> None:
     let_fly(monkeypatch, VALIDATIONS)
-    settings = {"evaluation": {"interval": 1, "best_by": by}, "learning": {"training_steps": 4}}
-    config = small_config(**settings)
+    learning = QUICK | {"training_steps": 4}
+    config = small_config(evaluation={"interval": 1, "best_by": by}, learning=learning)
     run = RunFolder.create(tmp_path, "t", config)
     results = Trainer(config, torch.device("cpu")).train(run)["results"]
     assert results["best"]["training_step"] == step
@@ -43,7 +44,7 @@ def test_it_is_the_one_asked_for(by: str, step: int, tmp_path, monkeypatch) -> N
 
 def test_a_run_resumed_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
     let_fly(monkeypatch, VALIDATIONS[:2])
-    config = small_config(evaluation={"interval": 1}, learning={"training_steps": 4})
+    config = small_config(evaluation={"interval": 1}, learning=QUICK | {"training_steps": 4})
     run = RunFolder.create(tmp_path, "t", config)
     with pytest.raises(MemoryError):
         Trainer(config, torch.device("cpu")).train(run)
@@ -56,8 +57,8 @@ def test_a_run_resumed_after_a_crash_knows_it(tmp_path, monkeypatch) -> None:
 def test_patience_waits_for_it(by: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entropies fall and returns do not rise."""
     let_fly(monkeypatch, [(entropy, 0.0, 1.0) for entropy in (0.5, 0.4, 0.3, 0.2, 0.1)])
-    settings = {"evaluation": {"interval": 1, "best_by": by}}
-    config = small_config(**settings, learning={"training_steps": 5, "patience": 2})
+    learning = QUICK | {"training_steps": 5, "patience": 2}
+    config = small_config(evaluation={"interval": 1, "best_by": by}, learning=learning)
     trainer = Trainer(config, torch.device("cpu"))
     trainer.train(None)
     assert trainer.steps == steps

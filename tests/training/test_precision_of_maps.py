@@ -19,7 +19,7 @@ def test_a_training_step_has_the_bits_that_exact_maps_give(network: str, symmetr
     config = small_config(
         observation={"heard_uavs": network == "attention"},
         networks={"actor": widths, "critic": widths},
-        learning={"symmetries": symmetries},
+        learning={"symmetries": symmetries, "data_passes": 1},
         compute={"precision": "bfloat16"},
     )
     found = []

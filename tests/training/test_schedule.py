@@ -62,7 +62,7 @@ def test_the_batch_is_what_is_collected_not_what_is_asked_for() -> None:
 
 
 def test_the_optimisers_take_the_rates_of_the_step() -> None:
-    config = config_with(warmup_steps=4, lr_decay=0.5)
+    config = config_with(warmup_steps=4, lr_decay=0.5, data_passes=1, batch_number=1)
     trainer = Trainer(config, torch.device("cpu"))
     optimizers = (trainer.algorithm.actor_optimizer, trainer.algorithm.critic_optimizer)
     timer, logged, seen = StageTimer(torch.device("cpu")), [], []
