@@ -215,9 +215,7 @@ def test_a_folder_that_is_no_run_is_not_touched(house: House, refused) -> None:
 
 
 def spoil(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-1000])  # twice, where two names are one file
 
 
 def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(
