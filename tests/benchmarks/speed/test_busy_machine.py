@@ -7,7 +7,7 @@ import os
 import pytest
 
 from benchmarks.speed import busy_machine
-from marl_framework import device
+from marl_framework.training import processes
 from tests.benchmarks.running import positive, run
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -31,7 +31,7 @@ def test_rows_are_compared_with_the_first(tmp_path, monkeypatch):
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(busy_machine, "measure_row", measure_row)
-    monkeypatch.setattr(device, "usable_cores", lambda: 6)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 6)
     found = run(busy_machine, tmp_path)
     assert [row["share_of_alone"] for row in found["rows"]] == pytest.approx([1, 0.4, 0.4, 0.6])
     assert threads == [None, None, "3", None]
