@@ -70,7 +70,6 @@ def test_predictions_look_at_each_belief_once() -> None:
     ("name", "triton", "predicted"),
     [
         ("params.yaml", False, False),
-        ("params_gpu.yaml", False, False),
         ("params_gpu.yaml", True, False),
         ("params_gpu.yaml", True, True),
     ],
