@@ -149,10 +149,10 @@ DIFFERENT = (
 )
 
 
-@pytest.mark.parametrize("algorithm", ["coma", "mappo", "sac"])
+@pytest.mark.parametrize("algorithm", ["coma", "mappo", "sac", "qmix"])
 def test_missions_that_differ_go_on_too(house: House, algorithm: str) -> None:
     sets = (*DIFFERENT, f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
-    if algorithm == "sac":  # the ring is overwritten before the crash
+    if algorithm in ("sac", "qmix"):  # the ring is overwritten before the crash
         sets += ("logging.save_replay=true", "learning.replay_size=500")
     assert house.train("whole", sets=sets) == 0
     house.crash("t", 6, sets=sets)

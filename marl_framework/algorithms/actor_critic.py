@@ -23,7 +23,7 @@ from marl_framework.algorithms.optimisers import (
     load_scaler,
     set_rate,
 )
-from marl_framework.algorithms.policy import Floor, kl_divergence
+from marl_framework.algorithms.policy import Floor, kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import mean_of, mean_over_ranks, normalized
 from marl_framework.algorithms.rollout import Rollout
 from marl_framework.config.errors import ConfigError
@@ -107,11 +107,13 @@ class ActorCritic(ABC):
         self.actor = place(make_actor(config.networks, compute, sizes), compute, self.device)
         self.critic = place(self.new_critic(config), compute, self.device)
         self.modules = {"actor": self.actor, "critic": self.critic}
+        self._targets: list[tuple[nn.Module, nn.Module]] = []  # with the networks they follow
         if self.has_target:
             self.target_critic = place(self.new_critic(config), compute, self.device)
             self.target_critic.requires_grad_(False)
-            update_target(self.target_critic, self.critic, 1.0)
             self.modules["target_critic"] = self.target_critic
+            self._targets.append((self.target_critic, self.critic))
+            self.update_targets()
         shared = (self.device, self.scaler, self._losses.step_rule, graphs is not None)
         self._actor = Learner(self.actor, learning.actor, *shared)
         self._critic = Learner(self.critic, learning.critic, *shared)
@@ -145,24 +147,28 @@ class ActorCritic(ABC):
         """Convert the critic's outputs to Q(s, ·) [B, A]."""
         return outputs
 
+    def policy_values(self, outputs: Tensor, logits: Tensor, part: Transitions) -> Tensor:
+        """Return Q(s, ·) [B, A] before the update; by default `action_values`."""
+        return self.action_values(outputs)
+
     def critic_loss(self, outputs: Tensor, part: Transitions) -> Tensor:
         """Return the critic's loss for differentiable `outputs`."""
         return self._losses.critic_loss(outputs, part)
 
     def policy_loss(
-        self, policy: Tensor, part: Transitions, values: Tensor, credit: Tensor, epsilon: Floor
+        self, logits: Tensor, part: Transitions, outputs: Tensor, credit: Tensor, epsilon: Floor
     ) -> Tensor:
         """Return the actor's loss, without the teacher.
 
         Args:
-            policy: differentiable policy, see `Losses.compute_advantages`.
+            logits: differentiable policy logits, [B, A].
             part: B transitions.
-            values: Q(s, ·) before the update, [B, A].
+            outputs: the critic's outputs before the update, [B, …].
             credit: advantages of the actions taken, [B].
             epsilon: floor of the policy.
         """
         options = self.learning.entropy_coefficient, self.learning.clip_ratio
-        return self._losses.actor_loss(policy, part, credit, epsilon, *options)
+        return self._losses.actor_loss(logits, part, credit, epsilon, *options)
 
     def returns(self, rollout: Rollout, values: Tensor, lambda_: float | None = None) -> Tensor:
         """Compute TD(λ) returns [T, E, N] of values [T, E, N]; default λ: `learning.lambda`."""
@@ -248,8 +254,7 @@ class ActorCritic(ABC):
             copies = torch.stack(list(stats.values())).unbind()  # replays overwrite `stats`
             stats = dict(zip(stats, copies, strict=True))
         self.training_steps += steps
-        if self.has_target:
-            self._update_target_critic(steps)
+        self._follow_targets(steps)
         return stats
 
     def _run_updates(
@@ -263,8 +268,8 @@ class ActorCritic(ABC):
         for data_pass, flat in enumerate(self.passes(rollout, epsilon, generator)):
             for batch in flat.shuffled(number, generator, self._symmetries):
                 micro_batches = self._split(batch)
-                values, critic = self._update_critic(micro_batches)
-                policies, actor = self._update_actor(batch, micro_batches, values, epsilon)
+                outputs, critic = self._update_critic(micro_batches)
+                columns, actor = self._update_actor(batch, micro_batches, outputs, epsilon)
                 self.scaler.update()
                 record = {
                     "critic_loss": critic.loss,
@@ -276,59 +281,58 @@ class ActorCritic(ABC):
                 if learning.kl_limit:
                     record["kl_halted"] = self._halted.clone()
                 if data_pass == learning.data_passes - 1:
-                    columns = map(join, (values, *zip(*policies, strict=True)))
-                    record |= describe_batch(batch, *columns)
+                    record |= describe_batch(batch, *map(join, zip(*columns, strict=True)))
                 records.append(record)
         return summarize(records, flat)
 
     def _split(self, batch: Transitions) -> list[Transitions]:
-        size = self.learning.micro_batch or len(batch)
+        size = (self.learning.micro_batch or len(batch)) // batch.team * batch.team or batch.team
         return [batch[start : start + size] for start in range(0, len(batch), size)]
 
     def _update_critic(self, micro_batches: list[Transitions]) -> tuple[list[Tensor], Step]:
-        """Update the critic on a batch; return the previous action values per micro-batch."""
-        values = []
+        """Update the critic on a batch; return its previous outputs per micro-batch."""
+        before = []
 
         def compute_loss(index: int) -> Tensor:
             with self._amp():
                 outputs = self._critic.network(micro_batches[index].critic_inputs)
-            values.append(self.action_values(outputs.detach()))
+            before.append(outputs.detach())
             return self.critic_loss(outputs, micro_batches[index])
 
         loss = self._critic.backward([len(part) for part in micro_batches], compute_loss)
-        return values, self._critic.step(loss)
+        return before, self._critic.step(loss)
 
     def _update_actor(
-        self, batch: Transitions, parts: list[Transitions], values: list[Tensor], epsilon: Floor
-    ) -> tuple[list[tuple[Tensor, Tensor]], Step]:
-        """Update the actor on a batch; return the previous π and advantages per micro-batch."""
+        self, batch: Transitions, parts: list[Transitions], outputs: list[Tensor], epsilon: Floor
+    ) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Step]:
+        """Update the actor; return previous values, π and advantages per micro-batch."""
         learning, losses, sizes = self.learning, self._losses, [len(part) for part in parts]
         single = len(parts) == 1
-        policies, divergences = [], []
+        described, divergences = [], []
         # Normalisation needs all advantages first; a single micro-batch runs forward only once.
         computed = []
         if single or learning.normalize_advantages:
             with torch.set_grad_enabled(single):
-                pairs = zip(parts, values, strict=True)
-                computed = [self._compute_advantages(part, q, epsilon) for part, q in pairs]
+                pairs = zip(parts, outputs, strict=True)
+                computed = [self._compute_advantages(part, out, epsilon) for part, out in pairs]
         scaled: Sequence[Tensor] = [advantages for *_, advantages in computed]
         if learning.normalize_advantages:
             scaled = normalized(join(scaled), batch.weights, losses.fused).split(sizes)
 
         def compute_loss(index: int) -> Tensor:
-            part, q = parts[index], values[index]
-            result = computed[index] if single else self._compute_advantages(part, q, epsilon)
-            policy, probabilities, advantages = result
-            policies.append((probabilities, advantages))
+            part, out = parts[index], outputs[index]
+            result = computed[index] if single else self._compute_advantages(part, out, epsilon)
+            logits, values, probabilities, advantages = result
+            described.append((values, probabilities, advantages))
             if learning.kl_limit:
                 divergence = kl_divergence(part.old_probabilities, probabilities)
                 if part.weights is not None:
                     divergence = divergence * part.weights
                 divergences.append(divergence.sum())
             advantages = scaled[index] if scaled else advantages
-            loss = self.policy_loss(policy, part, q, advantages, epsilon)
+            loss = self.policy_loss(logits, part, out, advantages, epsilon)
             if part.teacher is not None:
-                pi = losses.policy_probabilities(policy, part, epsilon)
+                pi = policy_probabilities(logits, part.masks, epsilon)
                 kl = kl_divergence(part.teacher, pi)
                 loss = loss + self._teacher_weight() * mean_of(kl, part.weights)
             return loss
@@ -337,17 +341,18 @@ class ActorCritic(ABC):
         if learning.kl_limit:
             divergence = mean_over_ranks(torch.stack(divergences).sum() / len(batch))
             self._halted.logical_or_(divergence > learning.kl_limit)
-        return policies, self._actor.step(loss, self._halted)
+        return described, self._actor.step(loss, self._halted)
 
     def _compute_advantages(
-        self, part: Transitions, values: Tensor, epsilon: Floor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `Losses.compute_advantages`; advantages of the micro-batch take precedence."""
-        credit = self.credited(part)
+        self, part: Transitions, outputs: Tensor, epsilon: Floor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return logits, Q(s, ·), π [B, A] and advantages [B]; a part's own have precedence."""
         with self._amp():
             logits = self._actor.network(part.observations)
-        result = self._losses.compute_advantages(logits, part, values, epsilon, credit)
-        return result if part.advantages is None else (*result[:2], part.advantages)
+        values = self.policy_values(outputs, logits.detach(), part)
+        options = epsilon, self.credited(part)
+        logits, pi, advantages = self._losses.compute_advantages(logits, part, values, *options)
+        return logits, values, pi, advantages if part.advantages is None else part.advantages
 
     def fit_critic(self, rollout: Rollout, generator: torch.Generator | None = None) -> Tensor:
         """Train only the critic, in one pass over whole episodes; then copy it to the target.
@@ -358,17 +363,20 @@ class ActorCritic(ABC):
         for batch in flat.shuffled(self.learning.batch_number, generator, self._symmetries):
             losses.append(self._update_critic(self._split(batch))[1].loss)
             self.scaler.update()
-        if self.has_target:
-            update_target(self.target_critic, self.critic, 1.0)
+        self.update_targets()
         return torch.stack(losses).mean()
 
-    def _update_target_critic(self, steps: int) -> None:
+    def update_targets(self, tau: float = 1.0) -> None:
+        """Move all target networks towards the networks that they follow; 1 copies them."""
+        for target, source in self._targets:
+            update_target(target, source, tau)
+
+    def _follow_targets(self, steps: int) -> None:
         learning, every = self.learning, self.learning.copy_rate
         if learning.target_update_mode == "soft":
-            tau = learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps
-            update_target(self.target_critic, self.critic, tau)
+            self.update_targets(learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps)
         elif self.training_steps // every > (self.training_steps - steps) // every:
-            update_target(self.target_critic, self.critic, 1.0)
+            self.update_targets()
 
     def _set_rates(self, factor: float) -> None:
         set_rate(self.actor_optimizer, self.learning.actor.learning_rate * factor)

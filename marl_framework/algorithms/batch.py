@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class Transitions:
     """Probabilities of the teacher's policy, [B, A]."""
     maps: Tensor | None = None
     """Tensor that holds observations and critic maps (both are views), [B, C_c, X, Y]."""
+    team: int = 1
+    """Number of consecutive transitions that stay together in this order: N for joint moves."""
 
     @classmethod
     def of(cls, rollout: Rollout, targets: Tensor, **others: Tensor) -> Transitions:
@@ -54,7 +56,7 @@ class Transitions:
             masks=rollout.masks.flatten(0, 2),
             old_probabilities=rollout.probabilities.flatten(0, 2),
             targets=targets.flatten(),
-            **{name: field.flatten() for name, field in others.items()},
+            **dict[str, Any]({name: field.flatten() for name, field in others.items()}),
         )
 
     @property
@@ -73,26 +75,33 @@ class Transitions:
         return len(self.actions)
 
     def __getitem__(self, index: Tensor | slice) -> Transitions:
-        return Transitions(**{name: field[index] for name, field in self.tensors().items()})
+        fields: dict[str, Any] = {name: field[index] for name, field in self.tensors().items()}
+        return replace(self, **fields)
 
     def shuffled(
         self, number: int, generator: torch.Generator | None, symmetries: Symmetries | None
     ) -> Iterator[Transitions]:
         """Yield all transitions in at most `number` random batches, under random symmetries.
 
-        The weights of a batch have a mean of 1 over all ranks.
+        A joint move has one symmetry. The weights of a batch have a mean of 1 over all ranks.
         """
-        order = torch.randperm(len(self), generator=generator, device=self.actions.device)
-        for index in order.tensor_split(min(number, len(self))):
-            if symmetries is None:
+        moves, device = len(self) // self.team, self.actions.device
+        order = torch.randperm(moves, generator=generator, device=device)
+        for index in order.tensor_split(min(number, moves)):
+            which = None if symmetries is None else symmetries.draw(len(index), generator)
+            if self.team > 1:
+                first = index.unsqueeze(1) * self.team
+                index = (first + torch.arange(self.team, device=device)).flatten()
+                which = None if which is None else which.repeat_interleave(self.team)
+            if symmetries is None or which is None:
                 batch = self[index]
             else:
-                batch = symmetries.take(self, index, symmetries.draw(len(index), generator))
+                batch = symmetries.take(self, index, which)
             yield replace(batch, weights=balanced(batch.weights))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
-        return {name: field for name, field in vars(self).items() if field is not None}
+        return {name: field for name, field in vars(self).items() if isinstance(field, Tensor)}
 
 
 class Symmetries(Protocol):

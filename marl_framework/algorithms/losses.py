@@ -203,19 +203,17 @@ class Losses:
     def compute_advantages(
         self, logits: Tensor, batch: Transitions, q: Tensor, epsilon: Floor, credit: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the policy, the detached π [B, A] and the advantages [B].
+        """Return the logits for the other methods, the detached π [B, A] and the advantages [B].
 
-        The policy is differentiable: probabilities here, logits in `TritonLosses`. Pass it to the
-        other methods. Logits and `q`, Q(s, ·), are [B, A]. The credit, [B] or None, is passed as
-        `returns` to `counterfactual_advantage`.
+        Logits and `q`, Q(s, ·), are [B, A]. The credit, [B] or None, is passed as `returns` to
+        `counterfactual_advantage`.
         """
-        policy = policy_probabilities(logits, batch.masks, epsilon)
-        pi = policy.detach()
-        return policy, pi, counterfactual_advantage(q, pi, batch.actions, credit)
+        pi = policy_probabilities(logits.detach(), batch.masks, epsilon)
+        return logits, pi, counterfactual_advantage(q, pi, batch.actions, credit)
 
     def actor_loss(
         self,
-        policy: Tensor,
+        logits: Tensor,
         batch: Transitions,
         advantages: Tensor,
         epsilon: Floor,
@@ -223,12 +221,8 @@ class Losses:
         clip: float,
     ) -> Tensor:
         """Return `actor_loss` with an entropy coefficient and a clip ratio (0 disables it)."""
-        old = batch.old_probabilities
-        return actor_loss(policy, batch.actions, advantages, entropy, old, clip, batch.weights)
-
-    def policy_probabilities(self, policy: Tensor, batch: Transitions, epsilon: Floor) -> Tensor:
-        """Return the differentiable probabilities [B, A]."""
-        return policy
+        pi, old = policy_probabilities(logits, batch.masks, epsilon), batch.old_probabilities
+        return actor_loss(pi, batch.actions, advantages, entropy, old, clip, batch.weights)
 
     def critic_loss(self, values: Tensor, batch: Transitions) -> Tensor:
         """Return `critic_loss` for values [B, A]."""
@@ -236,7 +230,7 @@ class Losses:
 
 
 class TritonLosses(Losses):
-    """Losses computed by Triton kernels (`kernels.policies`); the policy is its logits."""
+    """Losses computed by Triton kernels (`kernels.policies`)."""
 
     step_rule = staticmethod(kernels.descent_rule)
     fused = True
@@ -260,7 +254,7 @@ class TritonLosses(Losses):
 
     def actor_loss(
         self,
-        policy: Tensor,
+        logits: Tensor,
         batch: Transitions,
         advantages: Tensor,
         epsilon: Floor,
@@ -268,16 +262,12 @@ class TritonLosses(Losses):
         clip: float,
     ) -> Tensor:
         """See `Losses.actor_loss`."""
-        logits, old, weights = policy.detach(), batch.old_probabilities, batch.weights
-        masks, floor, actions = batch.masks, self.convert_epsilon(epsilon), batch.actions
+        policy = logits.detach(), batch.masks, self.convert_epsilon(epsilon)
+        old, weights = batch.old_probabilities, batch.weights
         gradient, terms = kernels.actor_gradient(
-            logits, masks, floor, actions, advantages, old, weights, entropy, clip
+            *policy, batch.actions, advantages, old, weights, entropy, clip
         )
-        return _WithGradient.apply(policy, terms.sum(), gradient)
-
-    def policy_probabilities(self, policy: Tensor, batch: Transitions, epsilon: Floor) -> Tensor:
-        """See `Losses.policy_probabilities`."""
-        return policy_probabilities(policy, batch.masks, epsilon)
+        return _WithGradient.apply(logits, terms.sum(), gradient)
 
     def critic_loss(self, values: Tensor, batch: Transitions) -> Tensor:
         """See `Losses.critic_loss`."""

@@ -13,7 +13,7 @@ from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.ranks import mean_of
 from marl_framework.algorithms.rollout import Rollout
-from marl_framework.config.model import Config
+from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.networks.registry import make_critic
 
 
@@ -33,6 +33,15 @@ class SomeChannels(nn.Module):
         return output
 
 
+def make_partial_critic(
+    config: Config, sizes: NetworkSizes, hidden: Sequence[int], outputs: int
+) -> SomeChannels:
+    """Build a critic from maps [B, C_c, X, Y], without `hidden` channels, to [B, outputs]."""
+    channels = sizes.critic_channels
+    sizes = replace(sizes, critic_channels=channels - len(hidden), num_actions=outputs)
+    return SomeChannels(make_critic(config.networks, config.compute, sizes), channels, hidden)
+
+
 class StateValues(ActorCritic):
     """Base class: an actor, and a critic V(s) with TD(λ) targets from a target critic.
 
@@ -47,9 +56,7 @@ class StateValues(ActorCritic):
         channels = self.sizes.critic_channels
         own = range(self.sizes.actor_channels, channels)
         hidden: Sequence[int] = self.sizes.action_channels if self.central else own
-        sizes = replace(self.sizes, critic_channels=channels - len(hidden), num_actions=1)
-        critic = make_critic(config.networks, config.compute, sizes)
-        return SomeChannels(critic, channels, hidden)
+        return make_partial_critic(config, self.sizes, hidden, outputs=1)
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with TD(λ) and one-step targets."""

@@ -351,7 +351,7 @@ class ExperimentConfig(types.Section):
     title: types.Text = "coma"
     """Name of the run."""
     algorithm: types.Algorithm = "coma"
-    """Algorithm: coma, iac, central_v, ippo, mappo, sac, isac, or dotted path of a custom one."""
+    """Algorithm: one of the names in `parts.ALGORITHMS`, or dotted path of a custom one."""
     policy: types.Policy = "learned"
     """Policy: `learned` trains a team; a planner's name or dotted path flies this planner."""
     constraints: ConstraintsConfig = ConstraintsConfig()

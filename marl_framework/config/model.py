@@ -292,5 +292,5 @@ def _check_keys_of_algorithm(config: Config) -> None:
         if algorithm not in readers and value != default:
             raise ValueError(
                 f"learning.{key} {str(value).lower()} has no effect on {algorithm}, only on "
-                f"{' and '.join(readers)}; leave it at {str(default).lower()}"
+                f"{', '.join(readers[:-1])} and {readers[-1]}; leave it at {str(default).lower()}"
             )

@@ -21,17 +21,22 @@ ALGORITHMS = {
     "mappo": "marl_framework.algorithms.ppo.MAPPO",
     "sac": "marl_framework.algorithms.sac.SAC",
     "isac": "marl_framework.algorithms.sac.ISAC",
+    "qmix": "marl_framework.algorithms.qmix.QMIX",
 }
 
 KEY_READERS = {
     **dict.fromkeys(("value_normalization", "value_clip", "huber_delta"), ("ippo", "mappo")),
-    **dict.fromkeys(("replay_size", "target_entropy", "temperature"), ("sac", "isac")),
+    **dict.fromkeys(("replay_size", "temperature"), ("sac", "isac", "qmix")),
+    "target_entropy": ("sac", "isac"),
 }
 """Keys of `learning` that not all algorithms read, with the algorithms that do."""
 
 _PPO: dict[str, Any] = {"learning.clip_ratio": 0.2}
-_SAC: dict[str, Any] = {"learning.replay_size": 100_000}
-ALGORITHM_DEFAULTS = {"ippo": _PPO, "mappo": _PPO, "sac": _SAC, "isac": _SAC}
+_REPLAY: dict[str, Any] = {"learning.replay_size": 100_000}
+ALGORITHM_DEFAULTS = {
+    **dict.fromkeys(("ippo", "mappo"), _PPO),
+    **dict.fromkeys(("sac", "isac", "qmix"), _REPLAY),
+}
 """Per-algorithm defaults for required keys that are null or absent."""
 
 NETWORKS = {

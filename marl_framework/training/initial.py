@@ -50,6 +50,8 @@ def take_weights(
         algorithm.modules[name].load_state_dict(saved[name])
     if not reason and hasattr(algorithm, "take_value_scale"):
         algorithm.take_value_scale(saved)
+    if reason and hasattr(algorithm, "update_targets"):  # one of them may follow the actor
+        algorithm.update_targets()
     rest = f"; other networks are new, because they differ in {reason}" if reason else ""
     line = f"starts with {', '.join(loaded)} of {checkpoint.name}{rest}"
     checksum = tensors_checksum(*(saved[name] for name in loaded))

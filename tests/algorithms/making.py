@@ -62,7 +62,7 @@ def settings(compute=None, algorithm="coma", save_replay=True, **options) -> Con
         "critic": {"learning_rate": 1e-2},
         "clip_ratio": 0.2 if algorithm in ("ippo", "mappo") else 0.0,
     }
-    if algorithm in ("sac", "isac"):
+    if algorithm in ("sac", "isac", "qmix"):
         learning |= {"temperature": 0.02, "replay_size": 4096}
     for key, value in options.items():
         learning[key] = {**learning.get(key, {}), **value} if isinstance(value, dict) else value

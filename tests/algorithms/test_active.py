@@ -39,7 +39,7 @@ def of_active(flat: Transitions) -> Transitions:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "qmix"])
 def test_a_batch_teaches_what_its_active_transitions_alone_teach(name, way, monkeypatch) -> None:
     masked, alone = (make(algorithm=name, **ONE_UPDATE, **WAYS[way]) for _ in range(2))
     if way == "teacher":

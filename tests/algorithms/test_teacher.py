@@ -10,7 +10,7 @@ from torch.func import functional_call
 from marl_framework.algorithms.actor_critic import ActorCritic
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.algorithms.sac import SAC
+from marl_framework.algorithms.replay import Replayed
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import ALGORITHMS
 from tests.algorithms.making import ToyGame, make, rollout_on, settings, shuffler
@@ -25,7 +25,7 @@ def taught(weight: float, anneal_steps: int = 0, **options: Any) -> ActorCritic:
 
 
 def gradients_of_one_update(made: ActorCritic) -> dict[str, Tensor]:
-    if isinstance(made, SAC):  # each mission once instead of draws
+    if isinstance(made, Replayed):  # each mission once instead of draws
         made.passes = lambda flown, *_: [made.with_teacher(made.transitions(flown))]
     made.update(rollout_on(num_envs=4), 0.1, shuffler())
     return {name: p.grad for name, p in made.actor.named_parameters()}

@@ -141,8 +141,8 @@ def test_ppo_has_the_defaults_that_it_needs(name: str, file: str) -> None:
     assert load_config("params_test", ["learning.clip_ratio=null"]).learning.clip_ratio == 0
 
 
-@pytest.mark.parametrize("name", ["sac", "isac"])
-def test_sac_has_the_defaults_that_it_needs(name: str) -> None:
+@pytest.mark.parametrize("name", ["sac", "isac", "qmix"])
+def test_a_replay_has_the_default_that_it_needs(name: str) -> None:
     for chosen, size in (([f"experiment.algorithm={name}"], 100_000), ([], 0)):
         assert load_config("params.yaml", chosen).learning.replay_size == size
 

@@ -138,7 +138,7 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
     assert len(trainer._symmetries or ()) == 8
 
 
-@pytest.mark.parametrize("algorithm", ["coma", "central_v", "sac"])
+@pytest.mark.parametrize("algorithm", ["coma", "central_v", "sac", "qmix"])
 def test_a_network_for_any_team_learns_from_teams_of_all_sizes_at_once(algorithm: str) -> None:
     attention = {"type": "attention", "conv_channels": 8, "hidden_dim": 8}
     tasks = {"two": {"experiment": {"missions": {"n_agents": 2}}}, "many": MANY}

@@ -76,7 +76,11 @@ SAC = {
     "experiment": {"algorithm": "sac"},
     "learning": {"replay_size": 100, "symmetries": True},
 }
-SETTINGS = {"plain": PLAIN, "other": OTHER, "mappo": MAPPO, "sac": SAC}
+QMIX = {
+    "experiment": {"algorithm": "qmix"},
+    "learning": {"replay_size": 100, "symmetries": True, "copy_rate": 3},
+}
+SETTINGS = {"plain": PLAIN, "other": OTHER, "mappo": MAPPO, "sac": SAC, "qmix": QMIX}
 
 
 @pytest.fixture(autouse=True)

@@ -52,13 +52,14 @@ def test_weights_and_missions_are_what_the_tensors_take(obstacles: int) -> None:
     assert parts["transitions"] == 5 * 2 * 4 * channels * 11 * 11 * 4
 
 
-@pytest.mark.parametrize("algorithm", ["iac", "mappo"])
+@pytest.mark.parametrize("algorithm", ["iac", "mappo", "qmix"])
 def test_the_weights_of_other_algorithms_are_counted(algorithm: str) -> None:
     config = config_with(f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
     modules = make_algorithm(config, CPU).modules
     held = {name: sum(p.numel() for p in module.parameters()) for name, module in modules.items()}
     learn = held["actor"] + held["critic"]
-    assert memory_estimate(config)["weights"] == 4 * (4 * learn + held.get("target_critic", 0))
+    targets = sum(number for name, number in held.items() if name.startswith("target_"))
+    assert memory_estimate(config)["weights"] == 4 * (4 * learn + targets)
 
 
 def test_a_replay_takes_the_bytes_of_its_maps() -> None:

@@ -138,7 +138,13 @@ def assert_same_bits(gpu: PretendGpu, found: dict[str, Tensor], cpu: dict[str, T
 
 @pytest.mark.parametrize(
     ("precision", "algorithm"),
-    [("float32", "coma"), ("bfloat16", "coma"), ("float32", "mappo"), ("float32", "sac")],
+    [
+        ("float32", "coma"),
+        ("bfloat16", "coma"),
+        ("float32", "mappo"),
+        ("float32", "sac"),
+        ("float32", "qmix"),
+    ],
 )
 def test_a_training_step_has_the_bits_of_the_cpu(precision: str, algorithm: str) -> None:
     chosen = (f"compute.precision={precision}", f"experiment.algorithm={algorithm}")

@@ -49,6 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped": {"clip_ratio": 0.2, "entropy_coefficient": 0.1, "kl_limit": 10.0},
     "mappo": {"algorithm": "mappo", "clip_ratio": 0.2, "normalize_advantages": True},
     "sac": {"algorithm": "sac", "save_replay": False},
+    "qmix": {"algorithm": "qmix", "save_replay": False},
     "recomputed": {"compute": {"gradient_checkpointing": True}},
 }
 
@@ -68,7 +69,7 @@ def learn(rollout: Rollout, case: str) -> dict[str, Any]:
     large = {"gradient_norm": 1e9}  # gradients as they are, unclipped
     once = {"data_passes": 1, "batch_number": 1}
     coma = make(actor=large, critic=large, **once, **CASES[case])
-    if case == "sac":  # each mission once instead of draws
+    if case in ("sac", "qmix"):  # each mission once instead of draws
         coma.passes = lambda flown, *_: iter([coma.transitions(flown)])
     stats = coma.update(rollout, 0.1)
     parameters = [p for module in coma.modules.values() for p in module.parameters()]
