@@ -22,6 +22,7 @@ from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.trainer import Trainer
+from tests.algorithms.making import same
 from tests.small import small_config
 
 CPU = torch.device("cpu")
@@ -53,6 +54,14 @@ def test_all_networks_are_taken_where_all_fit() -> None:
     _, names, line = taken(config, team(small_config()))
     assert names == ["actor", "critic", "target_critic"]
     assert line == "starts with actor, critic, target_critic of team.pt"
+
+
+def test_a_target_actor_follows_the_actor_that_a_training_starts_with() -> None:
+    config = small_config(experiment={"algorithm": "qmix"})
+    trainer = Trainer(config, CPU)
+    _, line = take_weights(trainer.algorithm, config, team(small_config()))
+    assert line.startswith("starts with actor of team.pt; other networks are new")
+    assert same(trainer.algorithm.target_actor, trainer.algorithm.actor)
 
 
 @pytest.mark.parametrize(

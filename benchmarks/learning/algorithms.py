@@ -52,6 +52,7 @@ WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), 
 """Team size and terrain; candidates are compared in the first world."""
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
+TEMPERATURES = ("0.01", "0.05")
 _MORE = ("#56B4E9", "#000000", "#999999")
 COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, *_MORE)
 
@@ -61,7 +62,8 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
 
     PPO passes over the data in the batches of the params file, or ten times in one batch (Yu et
     al. 2022, section 5.3); SAC draws transitions as often as the params file says, or twice as
-    often; the others take their advantage from the critic or from returns.
+    often; QMIX has two temperatures; the others take their advantage from the critic or from
+    returns.
     """
     learning = config.learning
     own = [["learning.advantage=return"], ["learning.advantage=critic"]]
@@ -71,6 +73,8 @@ def candidates(config: Config, algorithm: str) -> dict[str, list[str]]:
         own = [[], ["learning.data_passes=10", *one_batch]]
     if algorithm in ("sac", "isac"):
         own = [[], [f"learning.data_passes={2 * learning.data_passes}"]]
+    if algorithm == "qmix":
+        own = [[f"learning.temperature={value}"] for value in TEMPERATURES]
     choices = product(RATES, DISCOUNTS, own)
     return {
         f"{algorithm} {number}": [

@@ -254,7 +254,7 @@ class ActorCritic(ABC):
             copies = torch.stack(list(stats.values())).unbind()  # replays overwrite `stats`
             stats = dict(zip(stats, copies, strict=True))
         self.training_steps += steps
-        self._follow_targets(steps)
+        self._move_targets(steps)
         return stats
 
     def _run_updates(
@@ -371,7 +371,7 @@ class ActorCritic(ABC):
         for target, source in self._targets:
             update_target(target, source, tau)
 
-    def _follow_targets(self, steps: int) -> None:
+    def _move_targets(self, steps: int) -> None:
         learning, every = self.learning, self.learning.copy_rate
         if learning.target_update_mode == "soft":
             self.update_targets(learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps)

@@ -216,23 +216,23 @@ class LearningConfig(types.Section):
     max_skipped_updates: types.Interval = 0
     """Number of skipped updates (non-finite loss or gradient) that are tolerated."""
     copy_rate: types.Count = 10
-    """Training steps between hard copies into the target critic."""
+    """Training steps between hard copies into the target networks."""
     target_update_mode: Literal["hard", "soft"] = "hard"
-    """Target-critic update: a copy every `copy_rate` steps, or a soft update in each step."""
+    """Update of target networks: a copy every `copy_rate` steps, or a soft update in each step."""
     tau: types.Rate = 0.01
-    """Weight τ of the critic in a soft update."""
+    """Weight τ of the learned network in a soft update."""
     gamma: types.Share = 0.99
     """Discount factor γ."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda")] = 0.8
-    """Trace decay λ of TD(λ) targets and GAE: 0 = one step, 1 = the whole return."""
+    """Trace decay λ of targets and GAE: 0 = one step, 1 = the whole return."""
     entropy_coefficient: types.NonNegative = 0.0
     """Weight of the entropy bonus in the actor's loss; SAC learns a temperature instead."""
     temperature: types.Positive = 0.1
-    """SAC: initial temperature, the weight of the entropy in values and in the actor's loss."""
+    """SAC: initial weight of the entropy in values and loss; QMIX: its logits are Q / temperature."""
     target_entropy: types.Share = 0.3
     """SAC: entropy that the temperature aims at, as a share of log(number of allowed actions)."""
     replay_size: types.Interval = 0
-    """SAC: number of transitions stored on all ranks; at least those of one rollout."""
+    """SAC, QMIX: number of transitions stored on all ranks; at least those of one rollout."""
     advantage: Literal["critic", "return"] = "critic"
     """Credit of an action: critic (Q(s, a) or r + γ·V(s')) or TD(λ) return. PPO uses GAE."""
     normalize_advantages: bool = False
@@ -380,4 +380,4 @@ class LoggingConfig(types.Section):
     checkpoints_kept: types.Count = 3
     """Number of newest checkpoints to keep, in addition to the best checkpoint."""
     save_replay: bool = False
-    """SAC: whether checkpoints contain the replay; else a resumed training refills it."""
+    """SAC, QMIX: whether checkpoints contain the replay; else a resumed training refills it."""
