@@ -228,7 +228,7 @@ class LearningConfig(types.Section):
     entropy_coefficient: types.NonNegative = 0.0
     """Weight of the entropy bonus in the actor's loss; SAC learns a temperature instead."""
     temperature: types.Positive = 0.1
-    """SAC: initial weight of the entropy in values and loss; QMIX: its logits are Q / temperature."""
+    """SAC: initial weight of the entropy in values and loss. QMIX: logits are Q / temperature."""
     target_entropy: types.Share = 0.3
     """SAC: entropy that the temperature aims at, as a share of log(number of allowed actions)."""
     replay_size: types.Interval = 0

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import Losses, TritonLosses
 from marl_framework.algorithms.optimisers import step_rule
-from marl_framework.algorithms.policy import kl_divergence
+from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import balanced, mean_of, normalized
 from marl_framework.kernels.cells import part_sums
 from marl_framework.kernels.policies import BLOCK, choose_actions, descent_rule
@@ -77,7 +77,7 @@ def learned(losses: Losses, batch: Transitions, logits: Tensor, values: Tensor, 
     scaled = normalized(advantages, batch.weights, losses.fused)
     actor = losses.actor_loss(policy, batch, scaled, floor, entropy, clip)
     critic = losses.critic_loss(values, batch)
-    kl = kl_divergence(batch.teacher, losses.policy_probabilities(policy, batch, floor))
+    kl = kl_divergence(batch.teacher, policy_probabilities(policy, batch.masks, floor))
     teacher_kl = mean_of(kl, batch.weights)
     (actor * 3 + critic * 2 + teacher_kl).backward()
     lost = (actor, critic, teacher_kl)
