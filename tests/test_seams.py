@@ -33,15 +33,10 @@ PARTS["attention"] = [
     "observation.heard_uavs=true",
     *(f"networks.{role}.type=attention" for role in ROLES),
 ]
-<<<<<<< HEAD
 ELSEWHERE = ("coma", "mappo", "sac")  # in tests/test_resume.py
 PARTS |= {name: [f"experiment.algorithm={name}"] for name in ALGORITHMS if name not in ELSEWHERE}
-PARTS["isac"].append("logging.save_replay=true")
-=======
-PARTS |= {name: [f"experiment.algorithm={name}"] for name in ALGORITHMS if name != "coma"}
-for name in ("sac", "isac", "qmix"):
+for name in ("isac", "qmix"):
     PARTS[name].append("logging.save_replay=true")
->>>>>>> 5544691a (Add QMIX, and share the replay of SAC with it)
 FIXED = ("hidden", "unused")  # layers of Frozen
 
 
