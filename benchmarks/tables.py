@@ -83,6 +83,9 @@ TABLES = {
         )
         for module in _PRINTED
     },
+    "all_algorithms": Table(
+        (f"algorithms-all{_TRAININGS}",), partial(_printed, "learning.algorithms")
+    ),
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
     "precision": Table(
         (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
