@@ -103,19 +103,23 @@ class PathPlanner:
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
     def _team_paths(self, state: MissionState, e: int, generator: torch.Generator) -> Tensor:
-        """Return the positions of each UAV before each move of mission `e`, [N, T + 1, 3]."""
+        """Return the positions of each UAV before each move of mission `e`, [N, T + 1, 3].
+
+        UAVs beyond the team stay at their start.
+        """
         starts = state.positions[e].cpu()
-        starts[int(state.team_size[e]) :] = starts[0]  # UAVs beyond the team stay where they are
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
         level = self._level if self._climbs else int(starts[0, 2])
         turns = abs(level - int(starts[0, 2]))  # all start at the highest altitude
         team = starts[: int(state.team_size[e])]
         moves = int(state.budget[e]) + 1 - turns
-        waypoints = self.plan(team[:, :2].numpy().astype(np.float64), moves, seed)
         levels = torch.linspace(int(starts[0, 2]), level, turns + 1).round().long()
         paths = starts.unsqueeze(1).repeat(1, self._longest + 1, 1)
         paths[:, : turns + 1, 2] = levels[: self._longest + 1]
         paths[:, turns + 1 :, 2] = level
+        if moves < 1:
+            return paths.to(state.positions.device)
+        waypoints = self.plan(team[:, :2].numpy().astype(np.float64), moves, seed)
         for i, points in enumerate(waypoints):
             cells = lattice_path(points, self._lattice.shape[:2], self._longest - turns)
             paths[i, turns:, :2] = torch.tensor(cells)

@@ -13,6 +13,7 @@ LIBRARIES = {
     "benchmarl": ["benchmarl", "torchrl"],
     "pettingzoo": ["pettingzoo", "gymnasium"],
     "gymnasium": ["gymnasium"],
+    "sgptools": ["sgptools"],
 }
 CORE = """
 import pkgutil, sys, importlib, marl_framework
@@ -21,7 +22,7 @@ sys.modules.update(dict.fromkeys(blocked))  # None: importing it fails as if it 
 for module in pkgutil.walk_packages(marl_framework.__path__, "marl_framework."):
     if not module.name.startswith("marl_framework.integrations."):
         importlib.import_module(module.name)
-for name in ("missions", "rendering"):
+for name in ("missions", "rendering", "paths"):
     importlib.import_module("marl_framework.integrations." + name)
 print(sorted(name for name in blocked if sys.modules[name] is not None))
 """
