@@ -100,6 +100,8 @@ TABLES = {
         pages.training,
     ),
     "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
+    "side_by_side": Table((f"side_by_side{_TRAININGS}",), partial(_printed, "speed.side_by_side")),
+    "sgptools": Table((f"sgptools{_TRAININGS}",), pages.evaluated),
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),

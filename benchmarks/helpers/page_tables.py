@@ -74,6 +74,29 @@ def _published_table(summaries: Mapping[str, Json]) -> str:
     )
 
 
+def evaluated(results: Json) -> str:
+    """Return results of `evaluate` after the last move, and differences to the reference."""
+    reference = results["reference"]
+
+    def cells(name: str, metric: str) -> list[str]:
+        row = results["summary"][name][metric]
+        if name == reference:
+            return [f"{row['mean']:.3f} ± {row['std']:.3f}", ""]
+        change = results["differences"][f"{name} - {reference}"][metric]
+        low, high = (f"{end:+.3f}" for end in change["interval"])
+        difference = f"{change['mean']:+.3f} [{low}, {high}]".replace("-", "−")
+        return [f"{row['mean']:.3f} ± {row['std']:.3f}", difference]
+
+    less = f"− `{reference}` [95 %]"
+    return markdown(
+        ("policy", "ROI entropy [bit]", less, "F1", less),
+        (
+            (f"`{name.rpartition('.')[2]}`", *cells(name, "roi_entropy"), *cells(name, "f1"))
+            for name in results["summary"]
+        ),
+    )
+
+
 # Speed ------------------------------------------------------------------------------------
 
 
