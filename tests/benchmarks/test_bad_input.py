@@ -24,7 +24,7 @@ SHARED = [
 OWN = {
     "learning.ablation": ["--variants best", "--seeds 3,x", "--set evaluation.interval=0"],
     "learning.time_to_paper": ["--variants float16"],
-    "learning.algorithms": ["--algorithms qmix", "--worlds moon", "--development-seeds 3"],
+    "learning.algorithms": ["--algorithms vdn", "--worlds moon", "--development-seeds 3"],
     "learning.adaptive": ["--terrains moon", "--teams nobody", "--missions 1"],
     "learning.no_fly": ["--variants wall"],
     "learning.predicted": ["--predictors runs/x"],

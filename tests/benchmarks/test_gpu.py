@@ -218,7 +218,8 @@ def test_the_facts_of_a_gpu(monkeypatch) -> None:
 def test_every_figure_of_the_page_has_a_stage(tmp_path) -> None:
     made = stages.make_stages(stages.Settings("cuda", tmp_path, quick=False))
     page = (stages.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    (promised,) = re.findall(r"^\| \| \| stage \|\n\S+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    table = r"^\| figure \| value \| stage \|\n\S+\n((?:\|.*\n)+)"
+    (promised,) = re.findall(table, page, re.MULTILINE)
     names = re.findall(r"\| `([^`]+)` \|$", promised, re.MULTILINE)
     assert len(names) == promised.count("\n")
     assert set(names) <= {re.sub("-(eager|graphs)$", "", one.name) for one in made}
