@@ -94,7 +94,7 @@ class SGPPlanner(PathPlanner):
         return waypoints
 
 
-class _Footprint(Transform):  # type: ignore[misc]
+class _Footprint(Transform):
     """Footprint at one altitude, as the mean over its points; lengths are along x and y."""
 
     def __init__(self, sides: Points) -> None:
