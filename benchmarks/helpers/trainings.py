@@ -30,10 +30,14 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.statistics import student_interval
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_SEED
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners.learned import LearnedPlanner
 from marl_framework.runs.files import strict
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
+from marl_framework.training.validation import Validation
 
 SEEDS = "3,4,5"
 MOST_SEED = MAX_SEED - 1
@@ -169,8 +173,10 @@ def compare_variants(
     return cache.results
 
 
-def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
-    """Train as configured; return one row per validation.
+def learn(
+    config: Config, device: torch.device, validated: Config | None = None
+) -> list[dict[str, float]]:
+    """Train as configured; return one row per validation, in the missions of `validated` if given.
 
     Returns:
         Rows of `training_step`, `transitions`, `seconds` and `cpu_seconds` (of all cores), both
@@ -183,6 +189,11 @@ def learn(config: Config, device: torch.device) -> list[dict[str, float]]:
     if not config.evaluation.interval:
         raise ConfigError("evaluation.interval must be above 0; try 1")
     trainer, timer = Trainer(config, device), StageTimer(device)
+    if validated is not None:
+        env = MissionEnvironment(validated, 1, device)
+        builder = ObservationBuilder(validated, env.lattice, env.camera)
+        planner = LearnedPlanner(trainer.algorithm.act, builder, env.lattice)
+        trainer.validation = Validation(validated, device, trainer.ranks, [planner])
     rows: list[dict[str, float]] = []
     seconds = cpu_seconds = 0.0
     while (before := trainer.algorithm.training_steps) < config.learning.training_steps:

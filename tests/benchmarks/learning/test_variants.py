@@ -60,13 +60,16 @@ def test_the_time_to_the_paper_ends_where_all_later_validations_are_below():
 
 
 def test_the_time_to_the_paper_is_that_of_its_mission(tmp_path, capsys, monkeypatch):
-    seen, learn = [], trainings.learn
-    monkeypatch.setattr(trainings, "learn", lambda c, d: seen.append(c) or learn(c, d))
-    coarse = [o for o in time_to_paper.VARIANTS["float32"] if "pixel" not in o]
-    monkeypatch.setitem(time_to_paper.VARIANTS, "float32", coarse)
+    seen, learn = [], time_to_paper.learn
+    monkeypatch.setattr(time_to_paper, "MAP", ("sensor.pixel.number_x=5",))
+    monkeypatch.setattr(time_to_paper, "learn", lambda *a: seen.extend(a) or learn(*a))
     run(time_to_paper, tmp_path, *TINY, "--variants", "float32", "--seeds", "3")
-    (config,) = seen
-    assert (config.experiment.missions.start, config.compute.precision) == ("published", "float32")
+    trained, _, flown = seen
+    assert (trained.experiment.missions.start, trained.compute.precision) == (
+        "published",
+        "float32",
+    )
+    assert flown.sensor.pixel.number_x == 5 != trained.sensor.pixel.number_x
     assert "float32" in capsys.readouterr().out
 
 
