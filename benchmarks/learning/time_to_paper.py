@@ -1,8 +1,8 @@
 """Measure the time until the paper is beaten: `python -m benchmarks.learning.time_to_paper`.
 
 Each run trains the params file (default: params_fast.yaml) on `split` terrain, published starts and
-the coarse map of the params file. Every `evaluation.interval` training steps the team flies the same
-validation missions greedily on the paper's map of 493 × 493 cells. The time counts training without
+its coarse map. Every `evaluation.interval` training steps the team flies the same validation
+missions greedily on the paper's map of 493 × 493 cells. The time counts training without
 validation, until the mean ROI entropy of a validation, and of all later ones, is at most the 0.284
 bit that Westheider et al. 2023 (arXiv 2303.01150) report. They flew in another simulator. Runs in
 the JSON are not repeated.
