@@ -86,9 +86,6 @@ TABLES = {
     "all_algorithms": Table(
         (f"algorithms-all{_TRAININGS}",), partial(_printed, "learning.algorithms")
     ),
-    "time_to_paper": Table(
-        (f"time_to_paper{_TRAININGS}",), partial(_printed, "learning.time_to_paper")
-    ),
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
     "precision": Table(
         (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
