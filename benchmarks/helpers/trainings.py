@@ -203,7 +203,7 @@ def learn(
         seconds += time.perf_counter() - start
         cpu_seconds += time.process_time() - cpu_start
         if trainer.validation.is_due(before, trainer.steps):
-            validated, _ = trainer.validation.run(trainer.steps)
+            means, _ = trainer.validation.run(trainer.steps)
             transitions = trainer.episodes * trainer.task.n_agents * trainer.task.episode_length
             rows.append(
                 {
@@ -211,9 +211,9 @@ def learn(
                     "transitions": transitions,
                     "seconds": seconds,
                     "cpu_seconds": cpu_seconds,
-                    "roi_entropy": validated["validation_entropy"],
-                    "f1": validated["validation_f1"],
-                    "return": validated["validation_return"],
+                    "roi_entropy": means["validation_entropy"],
+                    "f1": means["validation_f1"],
+                    "return": means["validation_return"],
                     **{
                         name: float(metrics[name])
                         for name in ("policy_entropy", "kl", "explained_variance")
