@@ -35,8 +35,7 @@ _PPO: dict[str, Any] = {"learning.clip_ratio": 0.2}
 _REPLAY: dict[str, Any] = {"learning.replay_size": 100_000}
 ALGORITHM_DEFAULTS = {
     **dict.fromkeys(("ippo", "mappo"), _PPO),
-    **dict.fromkeys(("sac", "isac"), _REPLAY | {"learning.temperature": 0.1}),
-    "qmix": _REPLAY | {"learning.temperature": 0.02},
+    **dict.fromkeys(("sac", "isac", "qmix"), _REPLAY),
 }
 """Per-algorithm defaults for required keys that are null or absent."""
 

@@ -144,9 +144,7 @@ def test_ppo_has_the_defaults_that_it_needs(name: str, file: str) -> None:
 @pytest.mark.parametrize("name", ["sac", "isac", "qmix"])
 def test_a_replay_has_the_default_that_it_needs(name: str) -> None:
     for chosen, size in (([f"experiment.algorithm={name}"], 100_000), ([], 0)):
-        learning = load_config("params.yaml", chosen).learning
-        assert learning.replay_size == size
-        assert learning.temperature == (0.02 if name == "qmix" and chosen else 0.1)
+        assert load_config("params.yaml", chosen).learning.replay_size == size
 
 
 NO_SECTIONS = ["", "# nothing\n", "3", "- networks", b"\xff\xfea", "#" * 300_000, "[" * 5000]
