@@ -99,6 +99,8 @@ TABLES = {
         ),
         pages.training,
     ),
+    "areas": Table((f"areas{_TRAININGS}",), partial(_printed, "speed.areas")),
+    "pilot": Table((f"pilot{_TRAININGS}",), partial(_printed, "speed.pilot")),
     "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
     "side_by_side": Table((f"side_by_side{_TRAININGS}",), partial(_printed, "speed.side_by_side")),
     "sgptools": Table((f"sgptools{_TRAININGS}",), pages.evaluated),
