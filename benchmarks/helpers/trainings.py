@@ -233,7 +233,7 @@ def first_below(run: Run, level: float, column: str, lasting: bool = False) -> f
         lasting: whether all later validations have to be at most `level`, too.
 
     Returns:
-        The value, or None if there is no such validation.
+        The value; None without such a validation.
     """
     found: float | None = None
     for row in run["rows"]:

@@ -242,7 +242,7 @@ def _after_equal_time(task: Mapping[str, list[Run]], algorithm: str) -> list[flo
 
 def _seconds(row: Mapping[str, float]) -> float:
     """Return the CPU time of a training, or in older files its duration."""
-    return row.get("cpu_seconds", row.get("seconds", inf))
+    return row["cpu_seconds"] if "cpu_seconds" in row else row["seconds"]
 
 
 def _last(tasks: Sequence[Mapping[str, list[Run]]], algorithm: str, name: str) -> torch.Tensor:

@@ -29,13 +29,11 @@ import torch
 from benchmarks.helpers import harness, processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import CPU
+from benchmarks.helpers.random_missions import random_missions
 from benchmarks.helpers.text import number_text, table_text
 from benchmarks.helpers.training_step import training_step
 from marl_framework.command_line import usable_cores
 from marl_framework.config.model import Config
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import RandomPlanner
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 
@@ -58,18 +56,7 @@ class Speed(NamedTuple):
 
 def ours(config: Config, num_envs: int, seconds: float) -> Speed:
     """Fly whole missions with random actions, including the start."""
-    env = MissionEnvironment(config, num_envs, CPU)
-    builder = ObservationBuilder(config, env.lattice, env.camera)
-    planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
-
-    def episode() -> None:
-        env.reset(env.draw_reset(), state)
-        for _ in range(env.episode_length):
-            actions = planner.act(state, env.generator).actions
-            env.step(state, actions, env.draw_step(reuse=True))
-            builder.actor(state)
-
+    env, episode, _ = random_missions(config, num_envs)
     steps = num_envs * env.n_agents * env.episode_length
     return Speed(steps, harness.measure(episode, seconds))
 

@@ -34,12 +34,9 @@ import torch
 
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser
-from benchmarks.helpers.harness import CPU
+from benchmarks.helpers.random_missions import random_missions
 from benchmarks.helpers.text import table_text
 from marl_framework.config.model import Config
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.observations.builder import ObservationBuilder
-from marl_framework.planners import RandomPlanner
 
 NUM_ENVS = "1,64"
 MOST_ENVS = 2**12
@@ -63,19 +60,8 @@ class Flight(NamedTuple):
 
 def ours(config: Config, num_envs: int) -> Flight:
     """Fly whole missions."""
-    env = MissionEnvironment(config, num_envs, CPU)
-    builder = ObservationBuilder(config, env.lattice, env.camera)
-    planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
-
-    def fly() -> None:
-        env.reset(env.draw_reset(), state)
-        for _ in range(env.episode_length):
-            env.step(state, planner.act(state, env.generator).actions, env.draw_step(reuse=True))
-            builder.actor(state)
-
-    observation, cells = builder.actor(state)[0, 0].nbytes, math.prod(config.geometry.map_shape)
-    return Flight(fly, env.episode_length, observation, cells)
+    env, fly, observation = random_missions(config, num_envs)
+    return Flight(fly, env.episode_length, observation, math.prod(config.geometry.map_shape))
 
 
 def vmas(scenario: str) -> Callable[[Config, int], Flight]:

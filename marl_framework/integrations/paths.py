@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import cycle, islice
 
 import numpy as np
@@ -50,7 +51,7 @@ def lattice_path(waypoints: Points, shape: Cell, moves: int) -> list[Cell]:
     return list(islice(cycle(path + path[-2:0:-1]), moves + 1))
 
 
-class PathPlanner:
+class PathPlanner(ABC):
     """Flies paths that `plan` returns for the whole team at the first move, ignoring readings.
 
     The UAVs first change to `experiment.baselines.coverage.altitude`, if they can, and then follow
@@ -75,6 +76,7 @@ class PathPlanner:
         self._longest = config.missions.episode_length
         self._paths = torch.zeros(0)
 
+    @abstractmethod
     def plan(self, starts: Points, moves: int, seed: int) -> Points:
         """Return waypoints [N, W, 2] from `starts` [N, 2], both (x, y) in lattice steps.
 
@@ -83,7 +85,6 @@ class PathPlanner:
             moves: length of each UAV's path, counted along x and y.
             seed: seed of all random numbers.
         """
-        raise NotImplementedError
 
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
         """Choose an action for each UAV; see `Planner`."""

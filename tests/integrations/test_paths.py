@@ -113,11 +113,12 @@ def test_two_uavs_with_one_path_never_share_a_cell() -> None:
 
 def test_a_budget_below_the_descent_needs_no_path() -> None:
     env = environment(small_config(budget=1, max_altitude=20.0))
-    planner = PathPlanner(env)
+    planner = Lanes(env)
     state = env.reset(env.draw_reset())
     for _ in range(env.episode_length):
         env.step(state, planner.act(state, env.generator).actions, env.draw_step())
     assert (state.positions[..., 2] == 1).all()
+    assert not hasattr(planner, "calls")  # there is nothing to plan
 
 
 def test_zones_are_refused() -> None:
