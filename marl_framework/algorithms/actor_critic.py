@@ -143,6 +143,9 @@ class ActorCritic(ABC):
         for _ in range(self.learning.data_passes):
             yield flat
 
+    def receive(self, rollout: Rollout) -> None:  # noqa: B027 - a hook
+        """Prepare for the training steps that follow a rollout; here nothing."""
+
     def action_values(self, outputs: Tensor) -> Tensor:
         """Convert the critic's outputs to Q(s, ·) [B, A]."""
         return outputs
@@ -244,6 +247,7 @@ class ActorCritic(ABC):
             batches and ranks. Metrics of policy and critic are measured before each update of the
             last pass.
         """
+        self.receive(rollout)
         self._set_rates(rate)
         if self._graphs is None:
             stats = self._run_updates(rollout, generator, steps, epsilon)

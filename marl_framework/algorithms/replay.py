@@ -140,22 +140,11 @@ class Replayed(ActorCritic):
             logits = torch.cat([actor(chunk) for chunk in chunks])
         return logits.view(rollout.masks.shape)
 
-    def update(
-        self,
-        rollout: Rollout,
-        epsilon: float,
-        generator: torch.Generator | None = None,
-        steps: int = 1,
-        rate: float = 1.0,
-    ) -> dict[str, Tensor]:
-        """Store the rollout, then perform training steps on stored missions.
-
-        For arguments and results see `ActorCritic.update`.
-        """
+    def receive(self, rollout: Rollout) -> None:
+        """Store the rollout; training steps then learn from stored missions."""
         if self._replay is None or not self._replay.fits(rollout):
             self._replay = self._new_replay(rollout, least=rollout.rewards.shape[1])
         self._replay.write(rollout)
-        return super().update(rollout, epsilon, generator, steps, rate)
 
     def _new_replay(self, like: Rollout, least: int) -> Replay:
         moves, _, agents = like.actions.shape

@@ -107,18 +107,6 @@ class SAC(Replayed):
         soft_value = (pi * values).sum(-1) + self.temperature.value * policy_entropy(pi)
         return -mean_of(soft_value, part.weights)
 
-    def update(
-        self,
-        rollout: Rollout,
-        epsilon: float,
-        generator: torch.Generator | None = None,
-        steps: int = 1,
-        rate: float = 1.0,
-    ) -> dict[str, Tensor]:
-        """Perform training steps; see `Replayed.update`."""
-        stats = super().update(rollout, epsilon, generator, steps, rate)
-        return {**stats, "temperature": self.temperature.value}
-
     @torch.no_grad()
     def targets(self, rollout: Rollout, epsilon: Floor) -> Tensor:
         """Compute soft Retrace(λ) targets [T, E, N] of whole missions under the current policy."""
@@ -147,6 +135,12 @@ class SAC(Replayed):
         loss = self._temperature.backward([len(part) for part in parts], compute_loss)
         self._temperature.step(loss)
         return described, step
+
+    def _run_updates(
+        self, rollout: Rollout, generator: torch.Generator | None, steps: int, epsilon: Floor
+    ) -> dict[str, Tensor]:
+        stats = super()._run_updates(rollout, generator, steps, epsilon)
+        return {**stats, "temperature": self.temperature.value}
 
     def _set_rates(self, factor: float) -> None:
         super()._set_rates(factor)
