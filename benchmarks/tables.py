@@ -90,6 +90,9 @@ TABLES = {
     "precision": Table(
         (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
     ),
+    "time_to_paper": Table(
+        (f"time_to_paper{_TRAININGS}",), partial(_printed, "learning.time_to_paper")
+    ),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
         tuple(

@@ -103,11 +103,11 @@ def fly(config: Config) -> Scene:
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner, uav = RandomPlanner(env.lattice), min(UAV, env.n_agents - 1)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     flown = [state.positions[MISSION].clone()]
     for _ in range(min(MOVES, config.missions.episode_length - 1)):
         actions = planner.act(state, env.generator).actions
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
         flown.append(state.positions[MISSION].clone())
     actions = planner.act(state, env.generator).actions
     seen = builder.critic(state, actions, builder.actor(state))[MISSION, uav]

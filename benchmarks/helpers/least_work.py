@@ -25,12 +25,12 @@ def count_work(config: Config) -> dict[str, float]:
         once), `cells_seen` (by any UAV, each once), `bayes_updates`, `logarithms`, `bytes`.
     """
     env = MissionEnvironment(with_overrides(config, "compute.compile=true"), COUNTED, CPU)
-    planner, state = RandomPlanner(env.lattice), env.reset(env.draw_reset())
+    planner, state = RandomPlanner(env.lattice), env.reset()
     rows, cols = (torch.arange(side) for side in env.camera.shape)
     totals = torch.zeros(4, dtype=torch.int64)
     for _ in range(env.episode_length):
         actions = planner.act(state, env.generator).actions
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
         box = env.camera.footprint(state.positions)
         cells = (box.row1 - box.row0) * (box.col1 - box.col0)
         in_rows = (rows >= box.row0.unsqueeze(-1)) & (rows < box.row1.unsqueeze(-1))

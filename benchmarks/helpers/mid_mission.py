@@ -43,10 +43,10 @@ def fly(config: Config, missions: int) -> Round:
     """Fly fixed random missions to their middle, on the CPU."""
     env = MissionEnvironment(config, missions, "cpu")
     planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(min(MOVES, config.missions.episode_length - 1) - 1):
         actions = planner.act(state, env.generator).actions
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     actions = planner.act(state, env.generator).actions
     draws = env.draw_step()
     state.positions.copy_(env.lattice.move(state.positions, actions))

@@ -27,7 +27,7 @@ def random_missions(config: Config, num_envs: int) -> RandomMissions:
     env = MissionEnvironment(config, num_envs, CPU)
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
 
     def fly() -> None:
         env.reset(env.draw_reset(), state)

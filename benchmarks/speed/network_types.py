@@ -66,7 +66,7 @@ def _measure_one(config: Config, device: torch.device, seconds: float) -> dict[s
 
 def _time_move(trainer: Trainer, missions: int, seconds: float) -> float:
     env = MissionEnvironment(trainer.config, missions, trainer.device, "validation")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     planner = LearnedPlanner(trainer.algorithm.act, make_builder(env), env.lattice)
     act = partial(planner.act, state, env.generator)
     return harness.measure(act, seconds, trainer.device).median
