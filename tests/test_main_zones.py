@@ -160,7 +160,7 @@ def test_an_own_planner_may_not_enter_a_zone(tmp_path: Path) -> None:
     path = write_zones(tmp_path / "z.json", feature(shapely.box(-1, 12, 31, 18)))
     env = MissionEnvironment(zone_config(path), 4, "cpu")
     planner = make_planner("tests.test_main_zones.IntoZones", env)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     state.positions[:] = torch.tensor([1, 2, 1])  # beside it
     with pytest.raises(ConfigError, match="zone"):
         planner.act(state, env.generator)

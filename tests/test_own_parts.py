@@ -91,11 +91,11 @@ def test_maps_built_in_chunks_are_the_same() -> None:
 
 def test_own_reward_is_paid_and_nothing_else_changes() -> None:
     ours, usual = world("split", function=f"{MODULE}.low"), world("split")
-    states = [env.reset(env.draw_reset()) for env in (ours, usual)]
+    states = [env.reset() for env in (ours, usual)]
     actions = random_actions(usual, states[1], usual.generator)
     ours.generator.set_state(usual.generator.get_state())
     results = [
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
         for env, state in zip((ours, usual), states, strict=True)
     ]
     high = states[0].positions[..., 2].float().mean(1)
@@ -121,7 +121,7 @@ def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
 
 def test_own_planner_may_let_uavs_that_do_not_fly_do_anything() -> None:
     env = MissionEnvironment(small_config(missions={"n_agents": (1, 3)}), 8, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     assert not state.active.all()
     decision = make_planner(f"{MODULE}.Careless", env).act(state, env.generator)
     assert not env.lattice.boundary_mask(state.positions)[~state.active, 0].any()
@@ -136,7 +136,7 @@ def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
 
 def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None:
     env = world("split")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     planner = make_planner(f"{MODULE}.Westward", env)
     decision = planner.act(state, env.generator)
     assert isinstance(decision, Decision)
@@ -208,10 +208,10 @@ def test_what_is_wrong_with_an_own_part_is_one_line(tmp_path, refused, key, valu
 
 def test_a_reward_of_the_wrong_shape_is_refused_where_it_is_paid() -> None:
     env = world("split", function=f"{MODULE}.scalar")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     actions = random_actions(env, state, env.generator)
     with pytest.raises(ConfigError, match=r"^experiment\.reward\.function: .*\[8\]"):
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
 
 
 def test_configurations_never_import_what_they_name() -> None:

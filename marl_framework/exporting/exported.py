@@ -49,7 +49,7 @@ def sample_inputs(module: Module, config: Config) -> list[Sample]:
     env = MissionEnvironment(synthetic, _MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = RandomPlanner(env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     starts = state.positions.clone()
     samples: list[Sample] = []
     for _ in range(min(env.episode_length, 15)):
@@ -59,7 +59,7 @@ def sample_inputs(module: Module, config: Config) -> list[Sample]:
         else:
             values = vars(state) | {"starts": starts}
             samples.append(tuple(values[name].clone() for name in module.inputs))
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     return samples
 
 

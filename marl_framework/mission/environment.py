@@ -218,18 +218,22 @@ class MissionEnvironment:
     # Transition ---------------------------------------------------------------------------
 
     def reset(
-        self, draws: ResetDraws, state: MissionState | None = None, mask: Tensor | None = None
+        self,
+        draws: ResetDraws | None = None,
+        state: MissionState | None = None,
+        mask: Tensor | None = None,
     ) -> MissionState:
         """Start new episodes: build terrains, place the UAVs, take and exchange first readings.
 
         Args:
-            draws: from `draw_reset`.
+            draws: from `draw_reset`, which None calls.
             state: state to overwrite; None creates a new one.
             mask: missions to start, [E] bool; other missions do not change. None starts all.
 
         Returns:
             `state`, or the new state.
         """
+        draws = self.draw_reset() if draws is None else draws
         if state is None:
             state, mask = self.empty_state(), None
         for name, (field, values) in self._values.items():
@@ -272,7 +276,9 @@ class MissionEnvironment:
         self._reward.begin(state)
         return state
 
-    def step(self, state: MissionState, actions: Tensor, draws: StepDraws) -> StepResult:
+    def step(
+        self, state: MissionState, actions: Tensor, draws: StepDraws | None = None
+    ) -> StepResult:
         """Move all UAVs, take and exchange readings, and compute rewards; update `state` in place.
 
         If missions differ in team or length, moves have costs or UAVs crash, finished missions do
@@ -281,8 +287,9 @@ class MissionEnvironment:
         Args:
             state: the missions.
             actions: allowed actions, [E, N] int64; actions of inactive UAVs are ignored.
-            draws: from `draw_step`.
+            draws: from `draw_step`, which None calls.
         """
+        draws = self.draw_step() if draws is None else draws
         positions, running = self.lattice.move(state.positions, actions), self._all
         if self._has_cost:
             costs = self.lattice.costs_now(state).expand(*actions.shape, -1)

@@ -56,7 +56,7 @@ class MissionTask:
 
     def reset(self) -> None:
         """Start E new missions; reuse the buffers."""
-        self._state = self.environment.reset(self.environment.draw_reset(), self._state)
+        self._state = self.environment.reset(state=self._state)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return observations [E, N, C_a, X, Y], written into `out` if given."""

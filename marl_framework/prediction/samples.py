@@ -55,8 +55,8 @@ def fly(
 
     `act` returns the actions of all UAVs in a state, [E, N].
     """
-    state = environment.reset(environment.draw_reset())
+    state = environment.reset()
     yield state
     for _ in range(environment.episode_length):
-        environment.step(state, act(state), environment.draw_step())
+        environment.step(state, act(state))
         yield state

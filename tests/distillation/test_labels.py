@@ -74,7 +74,7 @@ def test_a_team_sees_its_own_channels_on_the_missions_of_the_student(tmp_path: P
     team = trained_team(theirs, checkpoint, "cpu")
     env = MissionEnvironment(theirs, 6, "cpu", seed=4)
     builder = ObservationBuilder(theirs, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     wanted = []
     for t in range(env.episode_length):
         logits = team.act(builder.actor(state))

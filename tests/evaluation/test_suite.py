@@ -432,7 +432,7 @@ def test_rough_worlds_differ_from_the_quiet_one_in_disturbances_alone() -> None:
     for world in (quiet, *rough):
         coarse = [*world.overrides, "sensor.pixel.number_x=4", "sensor.pixel.number_y=4"]
         env = MissionEnvironment(load_config("params.yaml", coarse), 2, "cpu", seed=5)
-        state = env.reset(env.draw_reset())
+        state = env.reset()
         missions.append((state.truth, state.positions))
     for truth, positions in missions:
         assert truth.equal(missions[0][0])

@@ -63,10 +63,10 @@ def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
     env = MissionEnvironment(config, missions, "cpu", seed=77)
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = LearnedPlanner(coma.act, builder, env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     starts = state.positions.clone()
     for _ in range(2):
-        env.step(state, planner.act(state, env.generator)[0], env.draw_step())
+        env.step(state, planner.act(state, env.generator)[0])
     actions, masks, *_ = planner.act(state, env.generator)
     policy = coma.act(builder.actor(state)).masked_fill(~masks, -torch.inf).softmax(-1)
     return state, actions, masks, policy, builder.actor(state), starts
@@ -161,10 +161,10 @@ def test_the_example_flies_the_mission_of_the_library(
     env = MissionEnvironment(config, 1, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner = LearnedPlanner(coma.act, builder, env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     start, truth = state.positions[0].numpy().copy(), state.truth[0].numpy().copy()
     for _ in range(env.episode_length):
-        env.step(state, planner.act(state, env.generator)[0], env.draw_step())
+        env.step(state, planner.act(state, env.generator)[0])
     session = onnxruntime.InferenceSession(str(folder / "team.onnx"))
     world = json.loads(session.get_modelmeta().custom_metadata_map[exported.FACTS])
     rng = np.random.default_rng(0)

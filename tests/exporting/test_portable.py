@@ -37,7 +37,7 @@ def test_a_portable_team_flies_like_the_learned_planner(
     planner = LearnedPlanner(coma.act, builder, env.lattice)
     team = PortableTeam(coma.actor, config, device)
     one = PortableActor(coma.actor)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     starts, moved = state.positions.clone(), 0
     for _ in range(env.episode_length):
         expected, masks, *_ = planner.act(state, env.generator)
@@ -48,7 +48,7 @@ def test_a_portable_team_flies_like_the_learned_planner(
         torch.testing.assert_close(alone, policy.flatten(0, 1), atol=1e-5, rtol=0)
         torch.testing.assert_close(policy.sum(-1), torch.ones_like(policy[..., 0]))
         assert (policy[~masks] == 0).all()
-        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+        env.step(state, random_actions(env, state, env.generator))
         dealt = env.lattice.sectors.deal(state.positions, state.team_size)
         moved += int((dealt != state.sector).sum())
     assert (moved > 0) == (config.missions.most_agents > 1)
@@ -58,7 +58,7 @@ def test_starts_are_not_forgotten() -> None:
     config = small_config(observation={"sector": True})
     env = MissionEnvironment(config, 2, "cpu")
     team = PortableTeam(COMAWrapper(config, config.network_sizes, "cpu").actor, config, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     with pytest.raises(ValueError, match="starts"):
         team(*(getattr(state, name) for name in team.inputs[:-1]))
 
@@ -67,7 +67,7 @@ def test_the_facts_of_a_mission_are_those_of_its_camera_and_lattice() -> None:
     config = small_config(dims=(30.0, 40.0), uav={"communication_range": float("inf")})
     env = MissionEnvironment(config, 5, "cpu")
     facts = mission_facts(config)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     seen = env.camera.footprint(state.positions)
     for e in range(5):
         for i, (x, y, z) in enumerate(state.positions[e].tolist()):

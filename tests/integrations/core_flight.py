@@ -33,6 +33,6 @@ def fly(config: Config, num_envs: int, episodes: int = 2) -> CoreFlight:
         for _ in range(env.episode_length):
             observations.append(builder.actor(state))
             actions.append(random_actions(env, state, choices))
-            rewards.append(env.step(state, actions[-1], env.draw_step()).reward)
+            rewards.append(env.step(state, actions[-1]).reward)
         last.append(builder.actor(state))
     return CoreFlight(*(torch.stack(x) for x in (actions, rewards, observations, last)))

@@ -62,11 +62,11 @@ def test_a_path_steps_through_the_cells_nearest_to_its_waypoints(waypoints: Poin
 def test_uavs_descend_and_then_fly_the_planned_paths(actions: int, descents: int) -> None:
     env = environment(small_config(agents=2, actions=actions, missions={"start": "corners"}))
     planner = Lanes(env)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     starts = state.positions.clone()
     for t in range(env.episode_length):
         decision = planner.act(state, env.generator)
-        env.step(state, decision.actions, env.draw_step())
+        env.step(state, decision.actions)
         along = (state.positions - starts).abs()
         assert (along[..., 2] == min(t + 1, descents)).all()
         assert (along[..., 1] == max(t + 1 - descents, 0)).all()
@@ -83,12 +83,12 @@ def test_teams_and_budgets_may_differ_and_the_next_missions_have_new_paths() -> 
     env = environment(config, 16)
     planner = Lanes(env)
     for batch in (1, 2):
-        state = env.reset(env.draw_reset())
+        state = env.reset()
         sizes, moves = state.team_size.tolist(), (state.budget + 1 - 2).tolist()
         for _ in range(env.episode_length):
             actions, masks, *_ = planner.act(state, env.generator)
             assert (masks.gather(2, actions.unsqueeze(2)).squeeze(2) | ~state.active).all()
-            env.step(state, actions, env.draw_step())
+            env.step(state, actions)
         calls = planner.calls[-16:]
         assert len(planner.calls) == 16 * batch
         assert [(len(starts), number) for starts, number, _ in calls] == list(
@@ -104,9 +104,9 @@ def test_two_uavs_with_one_path_never_share_a_cell() -> None:
 
     env = environment(small_config(budget=9), 8)
     planner = Same(env)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(env.episode_length):
-        env.step(state, planner.act(state, env.generator).actions, env.draw_step())
+        env.step(state, planner.act(state, env.generator).actions)
         cells = env.lattice.cells(state.positions).sort(dim=1).values
         assert (cells.diff(dim=1) > 0).all()
 
@@ -114,9 +114,9 @@ def test_two_uavs_with_one_path_never_share_a_cell() -> None:
 def test_a_budget_below_the_descent_needs_no_path() -> None:
     env = environment(small_config(budget=1, max_altitude=20.0))
     planner = Lanes(env)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(env.episode_length):
-        env.step(state, planner.act(state, env.generator).actions, env.draw_step())
+        env.step(state, planner.act(state, env.generator).actions)
     assert (state.positions[..., 2] == 1).all()
     assert not hasattr(planner, "calls")  # there is nothing to plan
 

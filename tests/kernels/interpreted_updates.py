@@ -246,7 +246,7 @@ class Recorder(TorchDispatchMode):
 def test_operators_keep_the_promises_of_their_schemas() -> None:
     config = small_config(compute={"compile": False}, dims=(10.0, 10.0), pixels=(6, 6), agents=2)
     env = MissionEnvironment(config, 2, "cpu")
-    state, draws = env.reset(env.draw_reset()), env.draw_step()
+    state, draws = env.reset(), env.draw_step()
     builder = ObservationBuilder(config, env.lattice, env.camera, Version.TRITON)
     actions, mask = torch.zeros(2, 2, dtype=torch.int64), torch.ones(2, 2, 6, dtype=torch.bool)
     logits, uniform, probabilities = torch.rand(3, 2, 2, 6)

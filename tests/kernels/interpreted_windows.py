@@ -53,7 +53,7 @@ def world(index: int) -> tuple[MissionEnvironment, Fusion]:
 
 def random_state(env: MissionEnvironment, generator: torch.Generator) -> MissionState:
     """Return missions in any state, at random positions, some of them corners."""
-    state = env.reset(env.draw_reset())
+    state = env.reset()
 
     def uniform(like: Tensor) -> Tensor:
         return torch.rand(like.shape, generator=generator)
@@ -149,7 +149,7 @@ def test_a_step_compiles_whole() -> None:
     env, kernels = world(0)
     other = MissionEnvironment(env.config, MISSIONS, "cpu")
     other.fusion = kernels
-    draws, expected = env.draw_step(), env.reset(env.draw_reset())
+    draws, expected = env.draw_step(), env.reset()
     moves = random_actions(env, expected, torch.Generator().manual_seed(0))
     found = expected.clone()
     env.step(expected, moves, draws)

@@ -67,12 +67,12 @@ def test_compiled_and_plain_missions_are_equal(options):
         for flag in (True, False)
     ]
     assert [env.fusion.version for env in envs] == [Version.LOOPS, Version.PLAIN]
-    states = [env.reset(env.draw_reset()) for env in envs]
+    states = [env.reset() for env in envs]
     generator = torch.Generator().manual_seed(0)
     for _ in range(6):
         actions = random_actions(envs[0], states[0], generator)
         compiled, plain = (
-            env.step(state, actions, env.draw_step())
+            env.step(state, actions)
             for env, state in zip(envs, states, strict=True)
         )
         torch.testing.assert_close(compiled.reward, plain.reward, rtol=1e-4, atol=1e-5)
@@ -86,10 +86,10 @@ def test_results_do_not_depend_on_the_number_of_threads():
     for threads in (1, 2):
         torch.set_num_threads(threads)
         env = MissionEnvironment(small_config(agents=4), 6, "cpu")
-        state = env.reset(env.draw_reset())
+        state = env.reset()
         for _ in range(3):
             actions = random_actions(env, state, torch.Generator().manual_seed(1))
-            env.step(state, actions, env.draw_step())
+            env.step(state, actions)
         beliefs.append(state.beliefs)
     torch.set_num_threads(1)
     assert torch.equal(*beliefs)

@@ -28,8 +28,8 @@ def test_caution_makes_beliefs_less_sure_and_changes_no_reading() -> None:
     for caution in (1.0, 0.5):
         config = small_config(sensor=ASYMMETRIC, mapping={"caution": caution})
         env = MissionEnvironment(config, 4, "cpu")
-        state = env.reset(env.draw_reset())
-        env.step(state, random_actions(env, state, torch.Generator()), env.draw_step())
+        state = env.reset()
+        env.step(state, random_actions(env, state, torch.Generator()))
         flights.append(state)
     sure, careful = (torch.logit(state.global_belief.double()) for state in flights)
     assert torch.equal(flights[0].readings, flights[1].readings)

@@ -29,7 +29,7 @@ def environment(limit: Any, num_envs: int = 6, actions: int = 6, **world: Any) -
     constraints = {"cost": cost, **world.pop("constraints", {})}
     config = small_config(actions=actions, constraints=constraints, **world)
     env = MissionEnvironment(config, num_envs, "cpu")
-    return env, env.reset(env.draw_reset())
+    return env, env.reset()
 
 
 def price(env: MissionEnvironment, action: int) -> float:
@@ -78,7 +78,7 @@ def test_uavs_fly_what_they_can_pay_for_and_no_more(
                 if expected:
                     assert set(options[e, n].nonzero().flatten().tolist()) == expected
         flown, *_ = planner.act(state, generator)
-        result = env.step(state, flown, env.draw_step())
+        result = env.step(state, flown)
         stopped = ~before.active
         assert state.positions[stopped].equal(before.positions[stopped])
         assert state.beliefs[stopped].equal(before.beliefs[stopped])
@@ -116,7 +116,7 @@ def test_planners_pay_for_their_moves(policy: str, zones: bool) -> None:
         actions, masks, *_ = planner.act(state, generator)
         chosen = masks.gather(2, actions.unsqueeze(2)).squeeze(2)
         assert chosen[state.active].all()
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
         assert state.left.min() >= 0
 
 
@@ -131,7 +131,7 @@ def test_rounding_costs_no_move() -> None:
     env, state = environment(1.5, num_envs=1, agents=1, actions=4, budget=20, cost=tenths)
     planner, generator = make_planner("random", env), torch.Generator().manual_seed(0)
     for _ in range(env.episode_length):
-        env.step(state, planner.act(state, generator)[0], env.draw_step())
+        env.step(state, planner.act(state, generator)[0])
     assert state.t.tolist() == [5]  # 0.3 each
 
 

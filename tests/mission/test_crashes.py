@@ -61,10 +61,10 @@ def test_who_flies_is_what_the_draws_say(
 def test_uavs_crash_as_often_as_asked() -> None:
     config = small_config(uav={"crash_rate": 0.2}, agents=4, budget=2, pixels=(6, 6))
     env = MissionEnvironment(config, 1000, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     left = [state.active.double().mean().item()]
     for _ in range(2):
-        env.step(state, random_actions(env, state, torch.Generator()), env.draw_step())
+        env.step(state, random_actions(env, state, torch.Generator()))
         left.append(state.active.double().mean().item())
     assert left == pytest.approx([1, 0.8, 0.64], abs=0.03)  # four standard deviations
 
@@ -88,9 +88,9 @@ def test_the_others_keep_their_ids() -> None:
     env = MissionEnvironment(config, 6, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     at = builder.actor_channels.index("agent_id")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(3):
-        env.step(state, random_actions(env, state, torch.Generator()), env.draw_step())
+        env.step(state, random_actions(env, state, torch.Generator()))
         ids = builder.actor(state)[:, :, at, 0, 0]
         for e, n in state.active.nonzero().tolist():
             assert float(ids[e, n]) == pytest.approx((n + 1) / int(state.team_size[e]))
@@ -107,11 +107,11 @@ def test_those_who_heard_the_last_message_know_that_it_was_the_last() -> None:
     )
     env = MissionEnvironment(config, 8, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    state, generator = env.reset(env.draw_reset()), torch.Generator().manual_seed(1)
+    state, generator = env.reset(), torch.Generator().manual_seed(1)
     planner, kept = make_planner("search", env), 0
     for _ in range(3):
         planner.act(state, generator)
-        env.step(state, random_actions(env, state, generator), env.draw_step())
+        env.step(state, random_actions(env, state, generator))
         heard, flies = state.heard.clone(), state.active
         planner.act(state, generator)
         shown = builder.actor(state)
@@ -130,12 +130,12 @@ def test_those_who_heard_the_last_message_know_that_it_was_the_last() -> None:
 def test_planners_of_a_mission_go_on_without_those_that_crash(policy: str) -> None:
     config = small_config(uav={"crash_rate": 0.3}, agents=(2, 4), budget=5)
     env = MissionEnvironment(config, 6, "cpu")
-    state, generator = env.reset(env.draw_reset()), torch.Generator().manual_seed(1)
+    state, generator = env.reset(), torch.Generator().manual_seed(1)
     planner, crashed = make_planner(policy, env), False
     for _ in range(env.episode_length):
         decision = planner.act(state, generator)
         allowed = decision.masks.gather(2, decision.actions.unsqueeze(2)).squeeze(2)
         assert allowed[state.active].all()
-        env.step(state, decision.actions, env.draw_step())
+        env.step(state, decision.actions)
         crashed |= bool((state.active.any(1) & (state.active.sum(1) < state.team_size)).any())
     assert crashed

@@ -245,10 +245,10 @@ def test_bursts_have_their_rate_and_length() -> None:
     uav = {"failure_rate": rate, "failure_burst": burst, "communication_range": math.inf}
     config = small_config(uav=uav, agents=4, budget=60, dims=(10.0, 10.0), pixels=(2, 2))
     env = MissionEnvironment(config, 100, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     lost = [~state.heard]
     for _ in range(60):
-        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+        env.step(state, random_actions(env, state, env.generator))
         lost.append(~state.heard)
     links = torch.stack(lost)[:, :, ~torch.eye(4, dtype=torch.bool)]  # 61 × 1,200
     began = (links[1:] & ~links[:-1]).sum() + links[0].sum()

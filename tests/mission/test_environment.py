@@ -18,11 +18,11 @@ RANGES = (0.0, 15.0, 25.0, 100.0)
 def fly(env, moves, seed=0):
     """Yield the state after the reset and after each of `moves` random steps, with its result."""
     generator = torch.Generator().manual_seed(seed)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     yield state, None
     for _ in range(moves):
         actions = random_actions(env, state, generator)
-        yield state, env.step(state, actions, env.draw_step())
+        yield state, env.step(state, actions)
 
 
 def readings_on_the_map(env, state):
@@ -178,7 +178,7 @@ def step_and_observe(env, builder):
 def test_the_compiler_accepts_the_step_with_its_observation_whole(options):
     env = MissionEnvironment(small_config(compute={"compile": False}, **options), 3, "cpu")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     actions = random_actions(env, state, torch.Generator().manual_seed(0))
     draws = env.draw_step()
     copy = state.clone()

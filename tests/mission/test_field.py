@@ -56,7 +56,7 @@ def write_field(folder: Path, *shapes: Any, metres: bool = True) -> Path:
 
 def started(config: Config, missions: int = 3) -> tuple[MissionEnvironment, MissionState]:
     env = MissionEnvironment(config, missions, "cpu", seed=5)
-    return env, env.reset(env.draw_reset())
+    return env, env.reset()
 
 
 def centres(config: Config) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -168,7 +168,7 @@ def test_uavs_stay_inside_and_only_the_inside_counts(
         mission = torch.arange(3).unsqueeze(1)
         assert state.moves[mission, at[..., 0], at[..., 1]].flatten(2).any(-1).all()
         before = {name: getattr(state, name).clone() for name in ("entropy", "weighted_entropy")}
-        result = env.step(state, moved(env, state, move), env.draw_step())
+        result = env.step(state, moved(env, state, move))
         inside_gain = before["entropy"] - state.entropy
         found = entropy(state.global_belief.double()).masked_fill(~state.inside, 0).sum((1, 2))
         torch.testing.assert_close(state.entropy, found, rtol=1e-6, atol=1e-3)
@@ -330,7 +330,7 @@ def test_planners_fly_inside(name: str, source: str, tmp_path: Path) -> None:
         decision = planner.act(state, torch.Generator().manual_seed(3))
         allowed = env.lattice.options(state).gather(2, decision.actions.unsqueeze(2))
         assert allowed.all()
-        env.step(state, decision.actions, env.draw_step())
+        env.step(state, decision.actions)
 
 
 @given(team=st.integers(1, 16), seed=st.integers(0, 99))

@@ -106,7 +106,7 @@ def test_teams_budgets_and_ranges_are_all_drawn() -> None:
     ranges = {0.0, 15.0, 25.0, 100.0}
     uav = {"communication_range": tuple(ranges)}
     env = mixed_environment(200, prepare, agents=(2, 3, 5), budget=(1, 4), uav=uav)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     assert set(state.active.sum(1).tolist()) == {2, 3, 5}
     assert set(state.budget.tolist()) == {1, 4}
     assert set(state.communication_range.tolist()) == ranges
@@ -126,11 +126,11 @@ def test_only_lists_draw_more() -> None:
 
 def test_a_mission_starts_anew_while_others_go_on() -> None:
     env = mixed_environment(6, prepare, agents=(1, 3), budget=(1, 5))
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         keys = torch.rand(6, 3, env.lattice.num_actions, generator=generator)
-        over = env.step(state, choose(env, state, keys)[0], env.draw_step()).terminated
+        over = env.step(state, choose(env, state, keys)[0]).terminated
     assert 0 < over.sum() < 6
     before = state.clone()
     env.reset(env.draw_reset(), state, over)

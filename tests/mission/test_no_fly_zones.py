@@ -149,7 +149,7 @@ def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> Non
         environment(path, missions={"start": "corners"}, actions=4)
     env = environment(path, actions=4, agents=8)
     for _ in range(10):
-        positions = env.reset(env.draw_reset()).positions
+        positions = env.reset().positions
         assert not (positions[..., :2] == torch.tensor([1, 1])).all(-1).any()
 
 
@@ -161,7 +161,7 @@ def test_metres_over_a_raster_are_those_of_the_area(tmp_path: Path) -> None:
         "simulation": {"kinds": ("raster",), "raster": raster},
     }
     env = environment(write_zones(tmp_path / "z.json", SQUARE), sensor=sensor)
-    moves = env.reset(env.draw_reset()).moves
+    moves = env.reset().moves
     assert env.zones is not None
     assert moves[0].equal(env.lattice.table() & ~env.zones.closed())
     degrees = write_zones(tmp_path / "d.json", SQUARE, metres=False)

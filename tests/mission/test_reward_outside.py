@@ -32,7 +32,7 @@ def environments(*rewards: dict[str, Any], **options: Any) -> list[MissionEnviro
 
 def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
     envs = environments({"f1_scale": 7.0}, {}, budget=5)
-    state, plain = (env.reset(env.draw_reset()) for env in envs)
+    state, plain = (env.reset() for env in envs)
     generator = torch.Generator().manual_seed(0)
     before = [plain_f1(state, e) for e in range(4)]
     for _ in range(6):
@@ -50,9 +50,9 @@ def test_the_gain_in_f1_is_added_to_the_reward_in_each_step() -> None:
 
 def test_missions_that_start_anew_begin_at_their_first_reading() -> None:
     (env,) = environments({"f1_scale": 1.0, "outside_weight": 0.5})
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     generator = torch.Generator().manual_seed(0)
-    env.step(state, random_actions(env, state, generator), env.draw_step())
+    env.step(state, random_actions(env, state, generator))
     kept, kept_entropy = state.f1.clone(), state.entropy.clone()
     env.reset(env.draw_reset(), state, torch.tensor([True, False, False, True]))
     assert state.f1[1:3].equal(kept[1:3])
@@ -73,7 +73,7 @@ def plain_entropy(belief: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_entropy_outside_counts_by_its_weight(weight: float, compiled: bool) -> None:
     settings = {"outside_weight": weight, "relative_scale": 7, "relative_offset": 2}
     envs = environments(settings, {}, budget=5, compute={"compile": compiled}, prior=0.45)
-    state, plain = (env.reset(env.draw_reset()) for env in envs)
+    state, plain = (env.reset() for env in envs)
     generator = torch.Generator().manual_seed(0)
     for _ in range(6):
         before = plain_entropy(state.global_belief.double().numpy())
@@ -93,7 +93,7 @@ def test_entropy_outside_counts_by_its_weight(weight: float, compiled: bool) -> 
 
 def test_nothing_left_is_no_gain() -> None:
     env = MissionEnvironment(small_config(), 1, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     zero, one = torch.zeros(1), torch.ones(1)
 
     def relative(left: Tensor, gain: Tensor, all_left: Tensor, all_gain: Tensor) -> float:

@@ -86,7 +86,7 @@ def test_no_uav_is_ever_in_a_zone(seed: int, actions: int, agents: int, number: 
         state = env.reset(draws)
         path = [env.lattice.metres(state.positions)]
         for _ in range(env.episode_length):
-            env.step(state, planner.act(state, env.generator).actions, env.draw_step())
+            env.step(state, planner.act(state, env.generator).actions)
             path.append(env.lattice.metres(state.positions))
         flights = torch.stack(path, dim=1).double().numpy()
         for e, n in product(range(4), range(agents)):
@@ -158,7 +158,7 @@ def test_boxes_leave_every_first_move_open(start: str) -> None:
 
 def test_a_closed_move_is_closed_both_ways() -> None:
     env = environment_of(random_zones(3), 4, actions=27, agents=2)
-    moves = env.reset(env.draw_reset()).moves[0]
+    moves = env.reset().moves[0]
     steps = action_offsets(27)
     for at in product(*(range(size) for size in env.lattice.shape)):
         for a, step in enumerate(steps):
@@ -170,7 +170,7 @@ def test_a_closed_move_is_closed_both_ways() -> None:
 def test_a_zone_is_closed_between_floor_and_height_up_to_its_border() -> None:
     wall = shapely.box(10, 10, 12, 20)
     env = environment_of([(wall, 6.0, 10.0)], 0, actions=6, agents=1)
-    moves = env.reset(env.draw_reset()).moves[0]
+    moves = env.reset().moves[0]
     up, left, right, down = 0, 1, 4, 5
     assert not moves[2, 2, 1].any()  # on the border, at 10 m
     assert not moves[1, 2, 1, right]
@@ -187,7 +187,7 @@ def test_a_hole_and_a_second_polygon_count() -> None:
     ring = shapely.box(4, 4, 26, 26).difference(shapely.box(8, 8, 22, 22))
     both = shapely.MultiPolygon([ring, shapely.box(29, 29, 31, 31)])
     env = environment_of([(both, 0.0, math.inf)], 0, actions=4, agents=1)
-    free = env.reset(env.draw_reset()).moves[0].any(-1)
+    free = env.reset().moves[0].any(-1)
     assert free[3, 3].all()  # in the hole
     assert not free[1, 3].any()
     assert not free[6, 6].any()
@@ -209,7 +209,7 @@ def test_without_obstacles_and_zones_nothing_changes() -> None:
 
 def test_missions_that_do_not_start_again_keep_their_boxes() -> None:
     env = environment_of([], 6, agents=1)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     before = state.clone()
     mask = torch.tensor([True, False, False, True])
     env.reset(env.draw_reset(), state, mask)
@@ -223,12 +223,12 @@ def test_random_starts_keep_out_of_zones() -> None:
     env = environment_of([(half, 0.0, math.inf)], 0, agents=5)
     lattice = env.lattice
     for _ in range(20):
-        positions = env.reset(env.draw_reset()).positions
+        positions = env.reset().positions
         assert (positions[..., 0] >= 4).all()
         assert all(len(set(row)) == 5 for row in lattice.cells(positions).tolist())
 
 
 def test_a_deployment_has_no_obstacles() -> None:
     env = MissionEnvironment(zone_config(None, 9), 2, "cpu", "deployment")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     assert state.moves.equal(env.lattice.table().expand_as(state.moves))

@@ -84,11 +84,11 @@ def flown(moves: int = 2, missions: int = 4, **options: Any) -> Iterator[Any]:
     """Yield an environment, its state and maps by channel, after the start and each move."""
     env = MissionEnvironment(small_config(**options), missions, "cpu")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for move in range(moves + 1):
         actions = random_actions(env, state, env.generator)
         if move:
-            env.step(state, actions, env.draw_step())
+            env.step(state, actions)
         yield env, state, by_name(builder, state, actions)
 
 
@@ -175,10 +175,10 @@ def test_a_plane_shows_what_a_heard_uav_sees() -> None:
     config = small_config(agents=4, uav={"communication_range": 12}, **ATTENTION)
     env = MissionEnvironment(config, 6, "cpu")
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(3):
         actions = random_actions(env, state, env.generator)
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     footprint = env.camera.footprint(state.positions)
     weights = lattice_weights(env.camera.shape, builder.shape, "cpu")
     observation = builder.actor(state)
@@ -198,7 +198,7 @@ def test_a_plane_shows_what_a_heard_uav_sees() -> None:
 def test_the_other_channels_are_as_without_them() -> None:
     config = small_config(agents=3, **ATTENTION)
     env = MissionEnvironment(config, 2, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     plain = small_config(agents=3)
     expected = ObservationBuilder(plain, env.lattice, env.camera)
     builder = ObservationBuilder(config, env.lattice, env.camera)
@@ -217,7 +217,7 @@ def test_it_shows_the_share_of_moves_that_are_forbidden(actions: int) -> None:
         actions=actions, agents=2, dims=(30.0, 20.0), constraints=obstacles, **options
     )
     env = MissionEnvironment(config, 3, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     maps = ObservationBuilder(env.config, env.lattice, env.camera).actor(state)
     absolute = maps[:, :, env.config.observation.actor_channels.index("no_fly")]
     x, y, z = env.lattice.shape
@@ -235,7 +235,7 @@ def test_it_turns_as_moves_do() -> None:
     """The moves of all places, turned one by one, close as much as the turned channel shows."""
     obstacles = {"obstacles": {"number": 6}}
     env = MissionEnvironment(small_config(agents=1, constraints=obstacles), 3, "cpu")
-    moves, table = env.reset(env.draw_reset()).moves[0, :, :, 1], env.lattice.table()[:, :, 1]
+    moves, table = env.reset().moves[0, :, :, 1], env.lattice.table()[:, :, 1]
     cells = 49
     share = moves.sum(-1) / table.sum(-1)
     numbers = torch.arange(cells, dtype=torch.float32).view(7, 7)

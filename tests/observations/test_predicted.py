@@ -44,8 +44,8 @@ def config_with(predictor: Path, **sections: Any) -> Config:
 def test_they_show_what_the_predictor_expects_of_own_and_global_beliefs(predictor: Path) -> None:
     config = config_with(predictor)
     env = MissionEnvironment(config, 2, "cpu")
-    state = env.reset(env.draw_reset())
-    env.step(state, random_actions(env, state, env.generator), env.draw_step())
+    state = env.reset()
+    env.step(state, random_actions(env, state, env.generator))
     builder = ObservationBuilder(config, env.lattice, env.camera)
     actions = torch.zeros(2, 3, dtype=torch.int64)
     critic = builder.critic(state, actions, builder.actor(state))
@@ -75,7 +75,7 @@ def test_a_team_learns_and_flies_with_them(predictor: Path) -> None:
     env = MissionEnvironment(config, 4, "cpu")
     coma = COMAWrapper(config, config.network_sizes, torch.device("cpu"))
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     chosen = LearnedPlanner(coma.act, builder, env.lattice).act(state, env.generator).actions
     team = PortableTeam(coma.actor, config, "cpu")
     assert torch.equal(team(*(getattr(state, name) for name in team.inputs))[0], chosen)

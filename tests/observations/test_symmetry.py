@@ -45,11 +45,11 @@ WORLDS: list[tuple[dict[str, Any], int]] = [
 
 def _flown(config: Config) -> tuple[MissionEnvironment, MissionState, Tensor]:
     env = MissionEnvironment(config, 5, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     generator = torch.Generator().manual_seed(1)
     for _ in range(3):
         actions = random_actions(env, state, generator)
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     return env, state, random_actions(env, state, generator)
 
 

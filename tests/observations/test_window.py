@@ -28,9 +28,9 @@ WINDOWED: dict[str, Any] = PLAIN | {"other_actions": False}
 def flown(**world: Any) -> tuple[MissionEnvironment, MissionState, Tensor]:
     """Return an environment, its state after three moves, and the next actions."""
     env = MissionEnvironment(small_config(**world), 3, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(3):
-        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+        env.step(state, random_actions(env, state, env.generator))
     return env, state, random_actions(env, state, env.generator)
 
 

@@ -10,9 +10,9 @@ from tests.small import random_actions
 
 
 def flown(env: MissionEnvironment, moves: int = 3) -> MissionState:
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(moves):
-        env.step(state, random_actions(env, state, env.generator), env.draw_step())
+        env.step(state, random_actions(env, state, env.generator))
     return state
 
 

@@ -75,18 +75,18 @@ def test_a_mission_that_begins_gets_a_new_plan_and_the_others_keep_theirs() -> N
         return planner.act(state[missions], env.generator).actions
 
     planner, other = (CoveragePlanner(env.config, env.lattice) for _ in range(2))
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     for _ in range(15):
         actions = act(planner, slice(None))
         assert torch.equal(act(other, slice(2, 3)), actions[2:])
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     state = env.reset(env.draw_reset(), state, torch.tensor([False, True, False]))
     fresh = CoveragePlanner(env.config, env.lattice)
     for _ in range(15):
         actions = act(planner, slice(None))
         assert torch.equal(act(other, slice(2, 3)), actions[2:])
         assert torch.equal(act(fresh, slice(1, 2)), actions[1:2])
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
     first, _, again = (evaluate(env, planner, 3, seed).positions for seed in (5, 6, 5))
     assert torch.equal(first, again)
 
@@ -120,7 +120,7 @@ def test_it_goes_on_where_a_zone_hides_part_of_the_area(tmp_path: Path) -> None:
 def test_path_lengths_are_scipys(seed: int, actions: int, version: Version) -> None:
     config = zone_config(None, 5, actions=actions, agents=2, seed=seed, dims=(25.0, 20.0))
     env = MissionEnvironment(config, 2, "cpu")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     found = coverage.path_lengths(env.lattice, state.moves, state.positions, 6, version)
     places, steps = env.lattice.places(state.positions), env.lattice.places(env.lattice.offsets)
     for e in range(2):

@@ -122,7 +122,7 @@ def test_uavs_that_hear_each_other_do_not_look_at_the_same_ground() -> None:
     """Two UAVs beside one patch of doubt: the second one leaves it to the first."""
     config = small_config(pixels=(8, 8), dims=(30.0, 30.0), agents=2, max_altitude=5.0, actions=4)
     env = MissionEnvironment(config, 1, "cpu", "test")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     state.positions[0] = torch.tensor([[2, 3, 0], [3, 4, 0]])
     state.beliefs.fill_(0.02)
     # Below both: +x of the first, −y of the second.

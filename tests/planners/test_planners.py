@@ -33,7 +33,7 @@ def make_config(n_agents: int = 3, num_actions: int = 6) -> Config:
 
 def start(config: Config, missions: int) -> tuple[MissionEnvironment, MissionState]:
     env = MissionEnvironment(config, missions, "cpu", "test")
-    return env, env.reset(env.draw_reset())
+    return env, env.reset()
 
 
 def many(*positions: list[int]) -> tuple[MissionEnvironment, MissionState]:
@@ -75,7 +75,7 @@ def test_only_allowed_actions_are_taken_and_the_state_stays(
     num_actions: int, device: torch.device
 ) -> None:
     env = MissionEnvironment(make_config(5, num_actions), 64, device, "test")
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     scores = Scores(torch.randn(64, 5, num_actions, device=device))
     learned = [scores.planner(env, greedy) for greedy in (True, False)]
     for planner in (RandomPlanner(env.lattice), *learned, *classical(env)):
@@ -87,8 +87,8 @@ def test_only_allowed_actions_are_taken_and_the_state_stays(
             assert not (masks & ~env.lattice.boundary_mask(state.positions)).any()
             for (_, old), (_, new) in zip(before.tensors(), state.tensors(), strict=True):
                 assert torch.equal(old, new)
-            env.step(state, actions, env.draw_step())
-        state = env.reset(env.draw_reset())
+            env.step(state, actions)
+        state = env.reset()
 
 
 def test_random_flight_is_uniform_over_the_allowed_actions_and_follows_its_generator() -> None:

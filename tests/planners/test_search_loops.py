@@ -140,7 +140,7 @@ def test_a_search_chooses_the_same_with_and_without_loops(method: str) -> None:
 def test_missions_are_shared_out_among_threads() -> None:
     env = MissionEnvironment(CONFIG, 20, "cpu", "test")
     view = LatticeView(CONFIG, env.lattice)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     threads = torch.get_num_threads()
     seen: list[int] = []
 

@@ -117,7 +117,7 @@ def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(
     """Windows at borders and corners, too; the best of all paths of two moves is found."""
     config = small_config(budget=6, dims=(70.0, 55.0), compute={"compile": compiled})
     env = MissionEnvironment(config, 6, "cpu", "test")
-    view, state = LatticeView(env.config, env.lattice), env.reset(env.draw_reset())
+    view, state = LatticeView(env.config, env.lattice), env.reset()
     generator = torch.Generator().manual_seed(2)
     x, y, _ = env.lattice.shape
     positions = torch.tensor(

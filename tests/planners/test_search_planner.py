@@ -315,5 +315,5 @@ def test_the_oracle_flies_to_patches_and_shares_them(
         state.truth[:, rows.start : rows.stop - missing, cols] = True
     planner = make_planner("oracle", env)
     for _ in range(env.episode_length):
-        env.step(state, planner.act(state, env.generator).actions, env.draw_step())
+        env.step(state, planner.act(state, env.generator).actions)
     assert state.positions[0].tolist() == ends

@@ -36,7 +36,7 @@ def settings(**changed: object) -> Config:
 
 def test_targets_are_the_entropy_that_truly_lies_in_the_region() -> None:
     env = MissionEnvironment(small_config(), 3, "cpu", "test")
-    view, state = LatticeView(env.config, env.lattice, PARTS), env.reset(env.draw_reset())
+    view, state = LatticeView(env.config, env.lattice, PARTS), env.reset()
     target = Samples.of(view, state).target.unflatten(0, (3, 3))
     for e, n in product(range(3), range(3)):
         expected = view.sums(entropy(state.beliefs[e, n]) * state.truth[e])

@@ -141,7 +141,7 @@ def test_a_team_flies_over_an_area_that_it_was_not_trained_for(tmp_path: Path) -
         acting = trained_team(config, team, CPU)
         task = Trainer(config, CPU).task
         planner = LearnedPlanner(acting.act, task.builder, env.lattice)
-        state = env.reset(env.draw_reset())
+        state = env.reset()
         actions = planner.act(state, env.generator).actions
         assert env.lattice.options(state).gather(2, actions.unsqueeze(2)).all()
 

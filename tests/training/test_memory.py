@@ -44,7 +44,7 @@ def test_weights_and_missions_are_what_the_tensors_take(obstacles: int) -> None:
     a, c = (sum(p.numel() for p in networks[n].parameters()) for n in ("actor", "critic"))
     assert parts["weights"] == 4 * (4 * a + 5 * c)
     env = MissionEnvironment(config, 5, CPU)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     held = sum(v.untyped_storage().nbytes() for _, v in state.tensors())
     bits = 2 * state.readings.numel()
     assert parts["missions"] == held + bits

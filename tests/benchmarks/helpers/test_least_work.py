@@ -28,7 +28,7 @@ def test_work_counts_each_seen_cell_once_and_each_message(config, monkeypatch):
     views = []
 
     class Watched(MissionEnvironment):
-        def step(self, state, actions, draws):
+        def step(self, state, actions, draws=None):
             result = super().step(state, actions, draws)
             for box in torch.stack(self.camera.footprint(state.positions), -1).tolist():
                 view = np.zeros(self.camera.shape)

@@ -101,11 +101,11 @@ def test_a_mission_of_ours_in_their_layout_has_our_observation() -> None:
     config = small_config(agents=4, pixels=(12, 10), uav=FAR, observation=OBSERVATION)
     env, bridge = MissionEnvironment(config, 1, "cpu"), Bridge(config)
     builder = ObservationBuilder(config, env.lattice, env.camera)
-    state = env.reset(env.draw_reset())
+    state = env.reset()
     bridge.state(situation(env, state))
     for _ in range(3):
         actions = random_actions(env, state, env.generator)
-        env.step(state, actions, env.draw_step())
+        env.step(state, actions)
         shown = bridge.state(situation(env, state))
         env.refresh(state)
         assert not state.heard.all()
