@@ -94,10 +94,7 @@ def test_own_reward_is_paid_and_nothing_else_changes() -> None:
     states = [env.reset() for env in (ours, usual)]
     actions = random_actions(usual, states[1], usual.generator)
     ours.generator.set_state(usual.generator.get_state())
-    results = [
-        env.step(state, actions)
-        for env, state in zip((ours, usual), states, strict=True)
-    ]
+    results = [env.step(state, actions) for env, state in zip((ours, usual), states, strict=True)]
     high = states[0].positions[..., 2].float().mean(1)
     paid = results[0].absolute - high + 10 * actions[:, 0]
     torch.testing.assert_close(results[0].reward, paid)

@@ -72,8 +72,7 @@ def test_compiled_and_plain_missions_are_equal(options):
     for _ in range(6):
         actions = random_actions(envs[0], states[0], generator)
         compiled, plain = (
-            env.step(state, actions)
-            for env, state in zip(envs, states, strict=True)
+            env.step(state, actions) for env, state in zip(envs, states, strict=True)
         )
         torch.testing.assert_close(compiled.reward, plain.reward, rtol=1e-4, atol=1e-5)
         for name, tensor in states[1].tensors():
