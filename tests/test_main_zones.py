@@ -23,8 +23,10 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.registry import make_planner
 from tests.mission.zones import box_zones, feature, touches, write_zones, zone_config
+from tests.soaking import in_soak
 from tests.teams import save_team
 
+COST = "experiment.constraints.cost"
 OBSTACLES = "experiment.constraints.obstacles"
 CROWDED = (f"{OBSTACLES}.number=4", "observation.no_fly=true", "observation.centred_no_fly=true")
 
@@ -89,8 +91,10 @@ def test_a_resumed_training_notices_other_zones_and_maps(tmp_path, refused) -> N
     ("settings", "without"),
     [
         (CROWDED, f"{OBSTACLES}.number=0"),
-        (("experiment.constraints.cost.limit=30",), "experiment.constraints.cost.limit=null"),
-        (("experiment.uav.crash_rate=0.1",), "experiment.uav.crash_rate=0"),
+        *in_soak(
+            ((f"{COST}.limit=30",), f"{COST}.limit=null"),
+            (("experiment.uav.crash_rate=0.1",), "experiment.uav.crash_rate=0"),
+        ),
     ],
 )
 def test_an_export_with_observations_refuses_what_it_would_not_know(

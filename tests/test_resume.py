@@ -21,6 +21,7 @@ from marl_framework.main import main
 from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
+from tests.soaking import in_soak
 from tests.training.steps import at_step
 
 # Intervals that no stop falls in with, so that half-filled ones must survive too.
@@ -149,7 +150,7 @@ DIFFERENT = (
 )
 
 
-@pytest.mark.parametrize("algorithm", ["coma", "mappo", "sac", "qmix"])
+@pytest.mark.parametrize("algorithm", ["mappo", "sac", *in_soak("coma", "qmix")])
 def test_missions_that_differ_go_on_too(house: House, algorithm: str) -> None:
     sets = (*DIFFERENT, f"experiment.algorithm={algorithm}", "learning.clip_ratio=0.2")
     if algorithm in ("sac", "qmix"):  # the ring is overwritten before the crash

@@ -19,6 +19,7 @@ from marl_framework.planners.team import find_checkpoint
 from tests import custom_parts
 from tests.custom_parts import MODULE
 from tests.small import small_config
+from tests.soaking import in_soak
 
 Refused = Callable[..., str]
 ROLES = ("actor", "critic")
@@ -37,6 +38,7 @@ ELSEWHERE = ("coma", "mappo", "sac")  # in tests/test_resume.py
 PARTS |= {name: [f"experiment.algorithm={name}"] for name in ALGORITHMS if name not in ELSEWHERE}
 for name in ("isac", "qmix"):
     PARTS[name].append("logging.save_replay=true")
+FIRST = ("all", "attention", "qmix")
 FIXED = ("hidden", "unused")  # layers of Frozen
 
 
@@ -56,7 +58,7 @@ def checksum(name: str) -> str:
     return text["results"]["weights_sha256"]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*FIRST, *in_soak(*(part for part in PARTS if part not in FIRST))])
 def test_a_part_trains_resumes_flies_and_is_exported(part: str) -> None:
     settings = [*PARTS[part], "learning.actor.learning_rate=0.01"]
     assert train("whole", *settings) == 0

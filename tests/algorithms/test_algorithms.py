@@ -17,6 +17,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.parts import ALGORITHMS
 from tests.algorithms.making import ToyGame, make, rollout_on, same, shuffler, uneven_rollout
+from tests.soaking import in_soak
 
 GAMMA, LAMBDA, EPSILON = 0.9, 0.7, 0.1
 MEAN, DEVIATION = 2.0, 3.0
@@ -203,7 +204,10 @@ def test_without_normalisation_the_critic_learns_the_returns() -> None:
     ("name", "options"),
     [
         ("coma", {"advantage": "return"}),
-        *((name, SOFT if name in ("sac", "isac") else {}) for name in ALGORITHMS),
+        ("mappo", {}),
+        ("sac", SOFT),
+        ("qmix", {}),
+        *in_soak(("coma", {}), ("iac", {}), ("central_v", {}), ("ippo", {}), ("isac", SOFT)),
     ],
 )
 def test_a_two_by_two_team_game_is_solved(name: str, options: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ def run_here(arguments: Sequence[str], log: Path, limit: float) -> int | None:
     return code
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("here")
 def test_all_stages_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(stages, "run_process", run_here)

@@ -127,7 +127,7 @@ def assert_sound(result: Config | str, source: str) -> None:
 
 
 @given(CHANGES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_mutated_configuration_is_sound_or_one_clear_line(changes: Changes) -> None:
     tree = mutated(changes)
     assert_sound(config_or_line(lambda: config_from_dict(tree, "here")), "here")

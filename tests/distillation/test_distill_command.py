@@ -76,6 +76,7 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert_one_line(capsys, "distillation.tasks", "distillation.teachers")
 
 
+@pytest.mark.soak
 def test_a_worker_is_trained_for_each_task_and_teaches_it(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:

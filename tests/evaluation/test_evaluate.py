@@ -350,7 +350,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("drawn")
 def test_every_task_is_flown_by_the_team_of_all_and_by_its_own(folder: Path) -> None:
     policies = f"learned={folder}/expert-{{task}},all={folder}/team,information_gain"
     out, tasks = folder / "out", ("--tasks", folder / "tasks.yaml")

@@ -28,6 +28,7 @@ from marl_framework.planners import LearnedPlanner
 from marl_framework.planners.team import find_checkpoint, mission_config, trained_team
 from marl_framework.runs.checkpoint import load_checkpoint
 from tests.small import small_config
+from tests.soaking import in_soak
 from tests.teams import save_predictor, save_team
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fly_onnx.py"
@@ -84,7 +85,7 @@ def opened(file: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("out", "sees_more"), [("team.onnx", True), ("team.pt2", False)])
+@pytest.mark.parametrize(("out", "sees_more"), [("team.onnx", True), *in_soak(("team.pt2", False))])
 def test_an_exported_team_equals_the_trained_one(
     out: str, sees_more: bool, config: Config, tmp_path: Path
 ) -> None:
@@ -110,7 +111,7 @@ def test_an_exported_team_equals_the_trained_one(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("out", ["team.onnx", "team.pt2"])
+@pytest.mark.parametrize("out", ["team.pt2", *in_soak("team.onnx")])
 def test_a_team_with_a_window_is_exported_for_another_area(out: str, tmp_path: Path) -> None:
     off = {"heard_uavs", "window", "other_actions", *PREDICTED_CHANNELS}
     seen: dict[str, Any] = {n: n not in off for n in ObservationConfig.model_fields} | {"window": 5}

@@ -23,6 +23,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.autopilot import ATTITUDE, MODES, Autopilot, Kind
 from tests.flying.processes import free_port, wait_for
 from tests.small import small_config
+from tests.soaking import in_soak
 
 pytest.importorskip("mavsdk")
 UAV, ORIGIN, HOME = 1, (48.0, 11.0), (47.9998, 10.9998)
@@ -60,7 +61,7 @@ def fly() -> Iterator[Fly]:
         yield connect
 
 
-KINDS = pytest.mark.parametrize("kind", ["px4", "ardupilot"])
+KINDS = pytest.mark.parametrize("kind", ["px4", *in_soak("ardupilot")])
 
 
 def near(autopilot: Autopilot, metres: tuple[float, float, float], error: float = 0.5) -> bool:

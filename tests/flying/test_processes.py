@@ -67,7 +67,8 @@ def test_a_slow_link_changes_nothing(tmp_path: Path) -> None:
         both(tmp_path, "search", 2, radio, budget=5)
 
 
-@pytest.mark.parametrize("kind", ["ardupilot", pytest.param("px4", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["ardupilot", "px4"])
 def test_vehicles_by_mavlink_fly_as_the_simulator(tmp_path: Path, kind: Kind) -> None:
     pytest.importorskip("mavsdk")
     deployment = {"origin": (48.0, 11.0), "home": (47.9998, 11.0), "autopilot": kind}

@@ -34,6 +34,7 @@ from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
 from marl_framework.training.trainer import Trainer
 from tests.small import meta_draws, small_config
+from tests.soaking import in_soak
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
@@ -42,10 +43,11 @@ pytestmark = pytest.mark.skipif(
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def test_interpreted_kernels_are_plain_operators_and_do_not_race() -> None:
+@pytest.mark.parametrize("part", ["[uw]*", *in_soak("maps")])
+def test_interpreted_kernels_are_plain_operators_and_do_not_race(part: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     old = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"  # Triton 3.6 makes them
-    tests = sorted(map(str, Path(__file__).parent.glob("interpreted_*.py")))
+    tests = sorted(map(str, Path(__file__).parent.glob(f"interpreted_{part}.py")))
     plugins = ("-p", "no:cacheprovider", "-p", "tests.kernels.races")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, "-W", old, *tests],
@@ -105,10 +107,11 @@ def check_machine_code(launch: Launch, architecture: int) -> None:
     ("params", "work", "number", "architectures"),
     [
         ("params_gpu.yaml", step, 5, ENDS),
-        # Parts of the same code: the oldest architecture stands for the others.
-        ("params_gpu.yaml", every_part, 8, ENDS[:1]),
-        ("params_gpu.yaml", start, 5, ENDS),
-        ("params.yaml", step, 5, ENDS[:1]),
+        *in_soak(  # parts of the same code: the oldest architecture stands for the others
+            ("params_gpu.yaml", every_part, 8, ENDS[:1]),
+            ("params_gpu.yaml", start, 5, ENDS),
+            ("params.yaml", step, 5, ENDS[:1]),
+        ),
     ],
 )
 def test_window_kernels_compile_without_spills_and_atomics(
@@ -128,7 +131,7 @@ def test_window_kernels_compile_without_spills_and_atomics(
 
 @pytest.mark.usefixtures("_compiling")
 @pytest.mark.parametrize("launches", [of_a_choice, of_predictions, of_an_update])
-@pytest.mark.parametrize(("teams", "architectures"), [("4", ENDS), ("[2, 4]", ENDS[:1])])
+@pytest.mark.parametrize(("teams", "architectures"), [("4", ENDS), *in_soak(("[2, 4]", ENDS[:1]))])
 def test_other_kernels_compile_without_spills_and_atomics(
     launches: Callable[[Config], list[Launch]], teams: str, architectures: tuple[int, ...]
 ) -> None:

@@ -28,6 +28,7 @@ from marl_framework.stage_timer import StageTimer
 from marl_framework.training import trainer as trainer_module
 from marl_framework.training.trainer import Trainer
 from tests.small import small_config
+from tests.soaking import in_soak
 from tests.tape import HostReadError, Tape, TapeBackend
 
 CPU = torch.device("cpu")
@@ -138,7 +139,7 @@ def same(first: Any, second: Any) -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["plain", "sac", *in_soak("other", "mappo", "qmix")])
 def test_replayed_training_steps_are_the_eager_ones_bit_for_bit(name, monkeypatch) -> None:
     backend, (expected, unrecorded) = TapeBackend(), eager(name)
     team = trainer(config(SETTINGS[name]), monkeypatch, backend)

@@ -34,6 +34,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations import task
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.training.trainer import Trainer
+from tests.soaking import in_soak
 
 CPU = torch.device("cpu")
 SMALL = (
@@ -139,11 +140,9 @@ def assert_same_bits(gpu: PretendGpu, found: dict[str, Tensor], cpu: dict[str, T
 @pytest.mark.parametrize(
     ("precision", "algorithm"),
     [
-        ("float32", "coma"),
         ("bfloat16", "coma"),
         ("float32", "mappo"),
-        ("float32", "sac"),
-        ("float32", "qmix"),
+        *in_soak(("float32", "coma"), ("float32", "sac"), ("float32", "qmix")),
     ],
 )
 def test_a_training_step_has_the_bits_of_the_cpu(precision: str, algorithm: str) -> None:

@@ -56,6 +56,7 @@ def test_a_training_stays_within_its_budget() -> None:
     assert found["update"]["kernels"] <= 2_580
 
 
+@pytest.mark.soak
 def test_predictions_look_at_each_belief_once() -> None:
     found = counted("params_gpu.yaml", True, True)
     step, stages = found["joint_step"], found["stages"]
@@ -84,6 +85,7 @@ def test_no_more_memory_than_estimated(name: str, triton: bool, predicted: bool)
     assert max(peaks.values()) <= found["estimated_peak_bytes"] <= 1.5 * max(peaks.values())
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_the_table_has_all_paths(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kernel_budget, "MEMORY", (1,))
