@@ -117,6 +117,14 @@ TABLES = {
         (f"published_simulator-balanced{_HERE}", f"published_simulator{_HERE}"), pages.published
     ),
     "published_mixed": Table((f"published_simulator-mixed{_HERE}",), pages.published_mixed),
+    "published_student": Table(
+        tuple(
+            f"published_simulator-student-{terrain}-{starts}{_TRAININGS}"
+            for terrain in ("split", "mixed")
+            for starts in ("published", "corners")
+        ),
+        pages.published_student,
+    ),
     "suite": Table(_SUITE, suites.suite),
     "suite_short": Table(_SUITE, suites.suite_short),
     "suite_teams": Table(_SUITE, suites.suite_teams),

@@ -57,6 +57,18 @@ def published_mixed(results: Json) -> str:
     )
 
 
+def published_student(*results: Json) -> str:
+    """Return results of the shipped student in the published simulator, one file per world."""
+    rows = {}
+    for world in results:
+        settings, policies = world["settings"], world["policies"]
+        name = f"`{settings['terrain']}`, {settings['starts'].removesuffix('s')} starts"
+        rows[f"{name}: `pretrained:student`"] = policies["learned"]["summary"]
+        gain = policies["published_information_gain"]
+        rows[f"{name}: published information gain"] = gain["summary"]
+    return _published_table(rows)
+
+
 def _published_table(summaries: Mapping[str, Json]) -> str:
     def spread(row: Json) -> str:
         return f"{row['mean']:.3f} ± {row['std']:.3f}"
