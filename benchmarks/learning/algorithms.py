@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from math import inf
 from pathlib import Path
 from statistics import mean, median
@@ -53,7 +53,7 @@ WORLDS = {f"{uavs}_uavs_{kind}": (uavs, kind) for uavs, kind in product((4, 8), 
 RATES = ("3e-4", "1e-3")
 DISCOUNTS = (("0.8", "0.5"), ("0.95", "0.8"))
 TEMPERATURES = ("0.01", "0.05")
-_MORE = ("#56B4E9", "#000000", "#999999")
+_MORE = ("#56B4E9", "#000000", "#999999", "#8B4513")
 COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PINK, *_MORE)
 
 
@@ -256,7 +256,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     figure = figures.make_figure(4.2 * len(worlds) + 1, 3.6)
     panels = figure.subplots(1, len(worlds), squeeze=False)[0]
     for axes, (world, runs) in zip(panels, worlds.items(), strict=True):
-        for colour, (algorithm, seeds) in zip(COLOURS, runs.items(), strict=False):
+        for (algorithm, seeds), colour in zip(runs.items(), cycle(COLOURS), strict=False):
             figures.draw_curves(axes, seeds, colour, algorithm)
         axes.set_title(world.replace("_", " "))
     panels[0].set_ylabel("ROI entropy of greedy validation [bit]")
