@@ -86,6 +86,12 @@ TABLES = {
     "all_algorithms": Table(
         (f"algorithms-all{_TRAININGS}",), partial(_printed, "learning.algorithms")
     ),
+    **{
+        f"sample_reuse_{algorithm}": Table(
+            (f"sample_reuse-{algorithm}{_TRAININGS}",), partial(_printed, "learning.sample_reuse")
+        )
+        for algorithm in ("sac", "coma")
+    },
     "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
     "precision": Table(
         (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
