@@ -46,7 +46,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-LONGEST = {"test_triton", "test_kernel_budget", "test_notebook", "test_two_ranks", "test_resume"}
+LONGEST = {
+    *("test_mavsdk_vehicle", "test_triton", "test_two_ranks", "test_export", "test_notebook"),
+    *("test_resume", "test_evaluate", "test_series", "test_suite", "test_pages"),
+}
 """Files that take longest; what begins last should be short."""
 
 

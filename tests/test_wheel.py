@@ -129,6 +129,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert inside == expected
 
 
+@pytest.mark.soak
 def test_an_installed_wheel_trains_from_any_folder(venv: Path, tmp_path: Path) -> None:
     train = (venv / "bin" / "marl-train", "--config=params_test.yaml", "--device=cpu")
     # A new copy of the loops would be compiled again, for longer than all the rest takes.

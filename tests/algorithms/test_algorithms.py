@@ -243,7 +243,7 @@ def test_micro_batches_make_the_update_of_the_whole_batch(name, size, normalize)
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("micro_batch", [0, 3])
+@pytest.mark.parametrize("micro_batch", [0, *in_soak(3)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nothing_is_read_back_to_the_host(name: str, micro_batch: int) -> None:
     """The meta device has no values, so that every read raises an error."""

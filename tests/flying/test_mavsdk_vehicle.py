@@ -140,6 +140,7 @@ def test_a_vehicle_holds(fly: Fly, kind: Kind) -> None:
     assert vehicle.status().controlled
 
 
+@pytest.mark.soak
 @KINDS
 def test_refused_commands_are_repeated(fly: Fly, kind: Kind) -> None:
     vehicle, autopilot = fly(kind)
@@ -149,6 +150,7 @@ def test_refused_commands_are_repeated(fly: Fly, kind: Kind) -> None:
     assert set(autopilot.refusals.values()) == {0}
 
 
+@pytest.mark.soak
 @KINDS
 def test_a_newer_command_replaces_the_take_off(fly: Fly, kind: Kind) -> None:
     vehicle, autopilot = fly(kind)
@@ -160,6 +162,7 @@ def test_a_newer_command_replaces_the_take_off(fly: Fly, kind: Kind) -> None:
     assert np.array(autopilot.track)[:, 1].max() < 0  # it never came to the area
 
 
+@pytest.mark.soak
 @KINDS
 def test_a_vehicle_that_held_goes_on_to_its_start(fly: Fly, kind: Kind) -> None:
     vehicle, autopilot = fly(kind)

@@ -43,6 +43,7 @@ def both(
     assert len({len(moment.heard) for moments in flown for moment in moments}) > 1
 
 
+@pytest.mark.soak
 def test_processes_fly_as_the_simulator(tmp_path: Path) -> None:
     both(tmp_path, "learned", 3, budget=4)
 

@@ -43,6 +43,7 @@ def counted(name: str, triton: bool, predicted: bool) -> dict[str, Any]:
     return kernel_budget.count(config, triton)
 
 
+@pytest.mark.soak
 def test_a_training_stays_within_its_budget() -> None:
     found = counted("params_gpu.yaml", True, False)
     step = found["joint_step"]
@@ -67,6 +68,7 @@ def test_predictions_look_at_each_belief_once() -> None:
     assert once < stages["critic maps"]["megabytes"] < 2.1 * once
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "triton", "predicted"),
     [
