@@ -30,7 +30,7 @@ demo: $(BASE) ## train on a measured elevation map, then compare with random fli
 	$(RUN) -m marl_framework.evaluate --checkpoint runs/$$name --policies learned,random \
 	  --missions 100 --seed 10001 --out runs/$$name/evaluation
 
-test: $(FULL) ## lint, type and the fast tests (5 minutes)
+test: $(FULL) ## lint, type and the fast tests (6 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 lint type fast
 
 # Files share set-ups; tests/conftest.py has those that take longest begin.
