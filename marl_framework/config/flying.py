@@ -61,5 +61,5 @@ class FlyingConfig(types.Section):
     min_battery: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Charge at which the UAV returns, 0 to 1."""
     longest_hold: Seconds = 20.0
-    """Time after which a UAV that holds returns [s]."""
+    """Total time of holds in one move after which a UAV returns [s]."""
     camera: CameraConfig = CameraConfig()

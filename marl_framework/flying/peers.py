@@ -32,7 +32,8 @@ class Peers:
         self._members = set(range(team))
         self._heard: dict[int, float] = {}
         self._errors: dict[int, float] = {}
-        self._longest_return = limits.longest_hold + (team + 1) * return_seconds
+        # UAVs that do not hear each other return in turn, in the order of their numbers.
+        self._longest_return = limits.longest_hold + (team + 1 + uav) * return_seconds
         self.lost: set[int] = set()
         self.aborts = False
 

@@ -98,6 +98,7 @@ class Pilot:
         self._number, self._last_beat = 0, -math.inf
         self._since = 0.0  # start of what is waited for: a frame, the end of a hold, or a turn
         self._held, self._aborts, self._missed = "", False, 0
+        self._holds = 0.0  # duration of earlier holds in the present move
         self._steps = {
             Phase.WAITING: self._wait,
             Phase.STARTING: self._read,
@@ -158,6 +159,7 @@ class Pilot:
         if bits is None and self._clock.now() < self._since + self._limits.camera_timeout:
             return
         self._missed = 0 if bits is not None else self._missed + 1
+        self._holds = 0.0
         self.place, self.move, self.goal = place, move, None
         if bits is None:
             bits = np.zeros((0, 0), np.bool_)
@@ -262,12 +264,14 @@ class Pilot:
             if self.phase is not Phase.WAITING:
                 self._vehicle.hold()
             self._send_position()
-        elif now >= self._since + self._limits.longest_hold:
+        elif self._holds + now - self._since >= self._limits.longest_hold:
             self._stop(problem)
 
     def _resume(self) -> None:
         self._log("resume", reason=self._held)
-        self._held, self._since = "", self._clock.now()
+        now = self._clock.now()
+        self._holds += now - self._since
+        self._held, self._since = "", now
         if self.phase is Phase.STARTING:
             self._vehicle.take_off(self.place)
         elif self.phase is not Phase.WAITING:

@@ -9,9 +9,14 @@ import pytest
 from tests.soak.commands import TIMES
 from tests.soak.dry_flights import Soak
 
-pytestmark = pytest.mark.soak
+
+@pytest.mark.parametrize("seed", [2979, 3147])
+def test_flights_that_once_broke_a_rule_break_none(seed: int, tmp_path: Path) -> None:
+    """Two that heard nobody returned together; one with a wrong clock held and went on for ever."""
+    assert Soak(tmp_path).fly(seed).broken is None
 
 
+@pytest.mark.soak
 def test_no_flight_with_faults_breaks_a_rule(tmp_path: Path) -> None:
     soak = Soak(tmp_path)
     broken = {seed: soak.fly(seed).broken for seed in range(100 * TIMES)}
