@@ -13,6 +13,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
+from tests.soaking import in_soak
 
 CPU = torch.device("cpu")
 LEARNED = 0.5
@@ -63,7 +64,7 @@ def entropies(config: Config) -> dict[str, float]:
     return {name: float(values["roi_entropy"].mean()) for name, values in found.items()}
 
 
-@pytest.mark.parametrize("advantage", ["critic", pytest.param("return", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("advantage", ["critic", *in_soak("return")])
 def test_coma_learns_a_small_mission(advantage: str) -> None:
     found = entropies(small_mission(f"learning.advantage={advantage}"))
     assert min(found["random"], found["untrained"]) > 0.7

@@ -30,7 +30,7 @@ def random_missions(config: Config, num_envs: int) -> RandomMissions:
     state = env.reset()
 
     def fly() -> None:
-        env.reset(env.draw_reset(), state)
+        env.reset(state=state)
         for _ in range(env.episode_length):
             actions = planner.act(state, env.generator).actions
             env.step(state, actions, env.draw_step(reuse=True))

@@ -143,7 +143,7 @@ class ActorCritic(ABC):
         for _ in range(self.learning.data_passes):
             yield flat
 
-    def receive(self, rollout: Rollout) -> None:  # noqa: B027 - a hook
+    def receive(self, rollout: Rollout) -> None:  # noqa: B027 - optional in subclasses
         """Prepare for the training steps that follow a rollout; here nothing."""
 
     def action_values(self, outputs: Tensor) -> Tensor:

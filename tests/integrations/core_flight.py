@@ -29,7 +29,7 @@ def fly(config: Config, num_envs: int, episodes: int = 2) -> CoreFlight:
     actions, rewards, observations, last = [], [], [], []
     state = None
     for _ in range(episodes):
-        state = env.reset(env.draw_reset(), state)
+        state = env.reset(state=state)
         for _ in range(env.episode_length):
             observations.append(builder.actor(state))
             actions.append(random_actions(env, state, choices))

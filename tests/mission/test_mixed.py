@@ -133,7 +133,7 @@ def test_a_mission_starts_anew_while_others_go_on() -> None:
         over = env.step(state, choose(env, state, keys)[0]).terminated
     assert 0 < over.sum() < 6
     before = state.clone()
-    env.reset(env.draw_reset(), state, over)
+    env.reset(state=state, mask=over)
     assert state.active.any(1).all()
     assert state.t.equal(torch.where(over, 0, 2))
     assert state.beliefs[~over].equal(before.beliefs[~over])

@@ -54,7 +54,7 @@ def test_missions_that_start_anew_begin_at_their_first_reading() -> None:
     generator = torch.Generator().manual_seed(0)
     env.step(state, random_actions(env, state, generator))
     kept, kept_entropy = state.f1.clone(), state.entropy.clone()
-    env.reset(env.draw_reset(), state, torch.tensor([True, False, False, True]))
+    env.reset(state=state, mask=torch.tensor([True, False, False, True]))
     assert state.f1[1:3].equal(kept[1:3])
     assert state.entropy[1:3].equal(kept_entropy[1:3])
     left = plain_entropy(state.global_belief.double().numpy()).sum((1, 2))

@@ -212,7 +212,7 @@ def test_missions_that_do_not_start_again_keep_their_boxes() -> None:
     state = env.reset()
     before = state.clone()
     mask = torch.tensor([True, False, False, True])
-    env.reset(env.draw_reset(), state, mask)
+    env.reset(state=state, mask=mask)
     assert state.moves[1:3].equal(before.moves[1:3])
     assert state.open_share[1:3].equal(before.open_share[1:3])
     assert not state.moves[0].equal(before.moves[0])

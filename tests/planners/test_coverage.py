@@ -80,7 +80,7 @@ def test_a_mission_that_begins_gets_a_new_plan_and_the_others_keep_theirs() -> N
         actions = act(planner, slice(None))
         assert torch.equal(act(other, slice(2, 3)), actions[2:])
         env.step(state, actions)
-    state = env.reset(env.draw_reset(), state, torch.tensor([False, True, False]))
+    state = env.reset(state=state, mask=torch.tensor([False, True, False]))
     fresh = CoveragePlanner(env.config, env.lattice)
     for _ in range(15):
         actions = act(planner, slice(None))
