@@ -51,7 +51,7 @@ def random_actions(
     """Choose uniformly among allowed actions."""
 
     def choose(_: int, mask: torch.Tensor) -> torch.Tensor:
-        return (torch.rand(mask.shape, generator=generator) * mask).argmax(-1)
+        return (torch.rand(mask.shape, generator=generator, device=mask.device) * mask).argmax(-1)
 
     return env.lattice.choose_in_order(state.positions, choose)[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -43,12 +44,16 @@ class CudaBackend:
     ) -> tuple[Result, Callable[[], None]]:
         """Record a function without running its kernels; return its result and a replay function.
 
-        If recording fails (RuntimeError), the state of the generator is unchanged.
+        If recording fails (RuntimeError), the generators' states are unchanged.
         """
-        graph, before = torch.cuda.CUDAGraph(), None
+        gc.collect()  # a graph that is destroyed during a recording invalidates it
+        graph = torch.cuda.CUDAGraph()
+        # A recording always includes the device's default generator.
+        generators = [torch.cuda.default_generators[self._device.index]]
         if generator is not None:
-            before = generator.get_state()
             graph.register_generator_state(generator)
+            generators.append(generator)
+        before = [each.get_state() for each in generators]
         try:
             # The outer context restores the stream even if recording fails.
             with (
@@ -57,10 +62,10 @@ class CudaBackend:
             ):
                 result = function()
         except RuntimeError:
-            if generator is not None and before is not None:  # its state may still be recording
+            for each, state in zip(generators, before, strict=True):  # may still be recording
                 fresh = torch.Generator(self._device)
-                fresh.set_state(before)
-                generator.graphsafe_set_state(fresh)
+                fresh.set_state(state)
+                each.graphsafe_set_state(fresh)
             raise
         return result, graph.replay
 
