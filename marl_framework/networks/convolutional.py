@@ -27,7 +27,7 @@ def hidden_layers(channels: int, shape: tuple[int, int], settings: NetworkConfig
     x, y = shape
     for kernel in _KERNELS:
         size = (min(kernel, x), min(kernel, y))
-        layers += [Convolution(channels, width, size), nn.ReLU()]
+        layers += [Convolution(channels, width, size), nn.Identity()]  # numbered as in checkpoints
         channels, x, y = width, x - size[0] + 1, y - size[1] + 1
     layers += [nn.Flatten(), nn.Linear(width * x * y, hidden), nn.ReLU()]
     return nn.Sequential(*layers)

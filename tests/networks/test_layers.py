@@ -73,7 +73,7 @@ def test_a_kernel_as_large_as_its_input_is_a_linear_layer(rows, channels, shape,
     expected = results(layer, maps)
 
     def linear(maps: Tensor) -> Tensor:
-        return as_linear(maps, layer.weight, layer.bias)
+        return as_linear(maps, layer.weight, layer.bias).relu()
 
     linear.weight, linear.bias = layer.weight, layer.bias
     for ours, theirs in zip(results(linear, maps), expected, strict=True):
