@@ -324,6 +324,7 @@ class Sizes(NamedTuple):
     X: int
     Y: int
     BLOCK_Y: int
+    BLOCK_N: int
     keys: bool = False
     """Whether the kernel draws random bits from keys."""
     shifts: bool = False
@@ -343,9 +344,10 @@ class Sizes(NamedTuple):
         """Return the constants for the shapes of readings, whole maps and pooled maps."""
         n, kx, ky = readings.shape[1:]
         (r, c), (x, y) = maps.shape[-2:], pooled.shape[-2:]
-        return cls(n, kx, ky, r, c, x, y, block(y), **flags)
+        return cls(n, kx, ky, r, c, x, y, block(y), block(n), **flags)
 
 
+_FUSE = {"num_warps": 2, "maxnreg": 112}  # nine programs of a multiprocessor, and no spills
 _OPTIONS = {"num_warps": 4, "maxnreg": 96}  # five programs of a multiprocessor, and no spills
 
 
@@ -438,7 +440,7 @@ def _fuse(inputs: tuple[Tensor, ...], maps: Maps, **flags: bool) -> Tensor:
     sums = pooled.new_empty(e, x, 3, dtype=torch.float64)
     totals = pooled.new_empty(3, e, dtype=torch.float64)
     written, start = (beliefs, parts, sums), 0.5 if prior is None else prior
-    launch("windows.fuse", (number * x,), *inputs, *written, start, S=sizes, **_OPTIONS)
+    launch("windows.fuse", (number * x,), *inputs, *written, start, S=sizes, **_FUSE)
     added = parts, sums, pooled, pooled_uncertainty, totals
     options = {**_OPTIONS, "BLOCK_X": block(x)}
     sizes = sizes._replace(blank=False, own=False, heard=False)  # `add_parts` ignores these flags

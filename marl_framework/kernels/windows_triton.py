@@ -16,6 +16,7 @@ from marl_framework.kernels import cells_triton as cells
 # Tile sizes were chosen once, by counting registers: autotuned kernels cannot be recorded in CUDA
 # graphs, and their results are not reproducible.
 _ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
+_HIGH, _WIDE = tl.constexpr(8), tl.constexpr(64)  # of `fuse`: a column of cells per thread
 _CELLS = tl.constexpr(8)  # cells per counter of random bits
 
 # Footprints -------------------------------------------------------------------------------
@@ -131,31 +132,25 @@ def read(
 
 
 @triton.jit
-def _sender(turn, i, S: tl.constexpr):
-    """Return the UAV whose reading has its turn: by id, but the map's own UAV first."""
+def _takes(turns, heard, S: tl.constexpr):
+    """Return whether a map takes the reading of each turn; `heard` points to the turn's UAV."""
     if S.team:
-        return turn
+        return turns < S.N
+    elif S.heard:
+        hears = tl.load(heard, mask=(turns > 0) & (turns < S.N), other=0) != 0
+        return hears | (turns == 0) if S.own else hears
     else:
-        return tl.where(turn == 0, i, tl.where(turn <= i, turn - 1, turn))
+        return turns == 0
 
 
 @triton.jit
-def _takes_reading(heard, turn, j, S: tl.constexpr):
-    """Return whether a map takes the reading of UAV j in this turn."""
-    if S.team:
-        return turn >= 0
-    elif S.own and S.heard:
-        return (turn == 0) | (tl.load(heard + j) != 0)
-    elif S.own:
-        return turn == 0
-    else:
-        return (turn > 0) & (tl.load(heard + j) != 0)
-
-
-@triton.jit
-def _fuse_reading(p, readings, odds, box, uav, rows, cols, inside, S: tl.constexpr):
-    """Fuse the reading of one UAV into the cells of a tile that lie in its footprint."""
+def _fuse_reading(p, readings, odds, boxes, uav, rows, cols, end, S: tl.constexpr):
+    """Fuse the reading of one UAV into the cells of a tile, up to row `end`, in its footprint."""
+    box = boxes + uav * 8
+    row0, row1, col0, col1 = _load_box(box)
     window_row, window_col = tl.load(box + 4).to(tl.int32), tl.load(box + 5).to(tl.int32)
+    in_rows = (rows >= row0) & (rows < tl.minimum(row1, end))
+    inside = in_rows[:, None] & ((cols >= col0) & (cols < col1))[None, :]
     at = (rows - window_row)[:, None] * S.KY + (cols - window_col)[None, :]
     sign = tl.load(readings + uav * (S.KX * S.KY) + at, mask=inside, other=0)
     odd = tl.where(sign > 0, tl.load(odds + uav * 2), tl.load(odds + uav * 2 + 1))
@@ -164,8 +159,8 @@ def _fuse_reading(p, readings, odds, box, uav, rows, cols, inside, S: tl.constex
 
 @triton.jit
 def _pool(change, cols, S: tl.constexpr):
-    """Average the row-weighted changes of a tile onto the lattice columns."""
-    return cells.pool_columns(tl.sum(change, 0), cols, S.C, S.Y, S.BLOCK_Y)
+    """Average the row-weighted changes of columns onto the lattice columns."""
+    return cells.pool_columns(change, cols, S.C, S.Y, S.BLOCK_Y)
 
 
 @triton.jit
@@ -173,7 +168,8 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     """Fuse readings into maps, each cell once; write the resulting changes of the pooled maps.
 
     Each mission has M maps: either one for the team, which takes all readings, or one per UAV,
-    which takes the UAV's own reading and then heard readings, by id.
+    which takes the UAV's own reading and then heard readings, by id. Each thread has its own
+    columns of a tile, so sums over rows need no exchange between threads.
 
     Tensors (for the others, see the operators):
         beliefs: [E, M, R, C], updated; if `blank`, written entirely without being read.
@@ -186,86 +182,72 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
     x = tl.program_id(0) % S.X
     index = (tl.program_id(0) // S.X).to(tl.int64)
     e, i = index // MAPS, (index % MAPS).to(tl.int32)
-    hears = heard + index * S.N
     first, last = (x * S.R + S.X - 1) // S.X, ((x + 1) * S.R + S.X - 1) // S.X
-    low_r, high_r, low_c, high_c = last, first, S.C, 0
-    if tl.load(active + e) != 0:
-        if S.blank:
-            low_r, high_r, low_c, high_c = first, last, 0, S.C
-        else:  # the bounding rectangle of all footprints within these rows
-            for turn in range(S.N):
-                j = _sender(turn, i, S)
-                row0, row1, col0, col1 = _load_box(boxes + (e * S.N + j) * 8)
-                row0, row1 = tl.maximum(row0, first), tl.minimum(row1, last)
-                if (row0 < row1) & (col0 < col1) & _takes_reading(hears, turn, j, S):
-                    low_r, high_r = tl.minimum(low_r, row0), tl.maximum(high_r, row1)
-                    low_c, high_c = tl.minimum(low_c, col0), tl.maximum(high_c, col1)
-    row, none = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([], tl.float64)
+    # The footprints by turn: by id, but the map's own UAV first.
+    turns = tl.arange(0, S.BLOCK_N)
+    uavs = turns if S.team else tl.where(turns == 0, i, tl.where(turns <= i, turns - 1, turns))
+    box, known = boxes + (e * S.N + uavs) * 8, turns < S.N
+    row0 = tl.maximum(tl.load(box, mask=known, other=0).to(tl.int32), first)
+    row1 = tl.minimum(tl.load(box + 1, mask=known, other=0).to(tl.int32), last)
+    col0 = tl.load(box + 2, mask=known, other=0).to(tl.int32)
+    col1 = tl.load(box + 3, mask=known, other=0).to(tl.int32)
+    runs = tl.load(active + e) != 0
+    takes = _takes(turns, heard + index * S.N + uavs, S) & (row0 < row1) & (col0 < col1) & runs
+    if S.blank:
+        low_r, high_r, low_c, high_c = first, tl.where(runs, last, first), 0, S.C
+    else:  # the bounding rectangle of all footprints within these rows
+        low_r, high_r = tl.min(tl.where(takes, row0, last)), tl.max(tl.where(takes, row1, first))
+        low_c, high_c = tl.min(tl.where(takes, col0, S.C)), tl.max(tl.where(takes, col1, 0))
+    row, columns = tl.zeros([BLOCK_Y], tl.float32), tl.zeros([_WIDE], tl.float32)
     own, carry, own_uncertainty, uncertainty_carry = row, row, row, row
-    gain, reweighted, removed = none, none, none
+    gains, reweights, removals = columns, columns, columns
     mine = beliefs + index * (S.R * S.C)
-    for c0 in range(low_c, high_c, _COLS):
-        cols = c0 + tl.arange(0, _COLS)
-        # Elementwise sums over tiles; the sum over rows within a tile follows at the end.
-        blank = tl.zeros([_ROWS, _COLS], tl.float32)
-        total, uncertainty_total, gains, reweights, removals = blank, blank, blank, blank, blank
-        for r0 in range(low_r, high_r, _ROWS):
-            rows = r0 + tl.arange(0, _ROWS)
+    for c0 in range(low_c, high_c, _WIDE):
+        cols = c0 + tl.arange(0, _WIDE)
+        total, below, uncertainty, uncertainty_below = columns, columns, columns, columns
+        for r0 in range(low_r, high_r, _HIGH):
+            rows = r0 + tl.arange(0, _HIGH)
             at = mine + (rows[:, None] * S.C + cols[None, :])
-            if S.blank:
-                covered, near = (rows < last)[:, None] & (cols < S.C)[None, :], 1
-                old = tl.zeros([_ROWS, _COLS], tl.float32) + prior
-            else:
-                covered, near = tl.zeros([_ROWS, _COLS], tl.int1), 0
-                old = tl.zeros([_ROWS, _COLS], tl.float32) + 0.5
-            new = old
-            for turn in range(S.N):
-                j = _sender(turn, i, S)
-                box = boxes + (e * S.N + j) * 8
-                row0, row1, col0, col1 = _load_box(box)
-                reaches = (row0 < r0 + _ROWS) & (row1 > r0) & (col0 < c0 + _COLS) & (col1 > c0)
-                if reaches & _takes_reading(hears, turn, j, S):
-                    in_rows = (rows >= row0) & (rows < tl.minimum(row1, last))
-                    inside = in_rows[:, None] & ((cols >= col0) & (cols < col1))[None, :]
-                    if not S.blank:
-                        seen_first = inside & ~covered
-                        old = tl.load(at, mask=seen_first, other=old)
-                        new = tl.where(seen_first, old, new)
-                        covered |= inside
-                        near = 1
-                    new = _fuse_reading(
-                        new, readings, odds, box, e * S.N + j, rows, cols, inside, S
-                    )
-            if near != 0:  # the rectangle may have gaps
-                tl.store(at, new, mask=covered)
+            near = takes & (row0 < r0 + _HIGH) & (row1 > r0) & (col0 < c0 + _WIDE) & (col1 > c0)
+            turn = tl.min(tl.where(near, turns, S.N))
+            if S.blank | (turn < S.N):  # the rectangle may have gaps
+                within = (rows < high_r)[:, None] & (cols < high_c)[None, :]
+                if S.blank:
+                    old = tl.zeros([_HIGH, _WIDE], tl.float32) + prior
+                else:
+                    old = tl.load(at, mask=within, other=0.5)
+                new = old
+                while turn < S.N:
+                    uav = e * S.N + tl.sum(tl.where(turns == turn, uavs, 0))
+                    new = _fuse_reading(new, readings, odds, boxes, uav, rows, cols, last, S)
+                    turn = tl.min(tl.where(near & (turns > turn), turns, S.N))
+                tl.store(at, new, mask=within)
                 here = cells.share_of(rows, x, S.R, S.X)[:, None]
                 there = cells.share_of(rows, x + 1, S.R, S.X)[:, None]
-                shared = r0 + _ROWS >= last  # the last cell row overlaps the next lattice row
+                shared = r0 + _HIGH >= last  # the last cell row overlaps the next lattice row
                 change = new - old
-                total += change * here
+                total += tl.sum(change * here, 0)
                 if shared:
-                    carry += _pool(change * there, cols, S)
+                    below += tl.sum(change * there, 0)
                 if S.team or S.tracks:
                     q_old, q_new = cells.clamp(old), cells.clamp(new)
                     h_old, h_new = cells.entropy(q_old), cells.entropy(q_new)
                     if S.team:
                         w_new = cells.weight(new)
                         less = h_old - h_new
-                        removals += less
-                        gains += w_new * less
-                        reweights += (w_new - cells.weight(old)) * h_old
+                        removals += tl.sum(less, 0)
+                        gains += tl.sum(w_new * less, 0)
+                        reweights += tl.sum((w_new - cells.weight(old)) * h_old, 0)
                     if S.tracks:
                         change = q_new * h_new - q_old * h_old
-                        uncertainty_total += change * here
+                        uncertainty += tl.sum(change * here, 0)
                         if shared:
-                            uncertainty_carry += _pool(change * there, cols, S)
+                            uncertainty_below += tl.sum(change * there, 0)
         own += _pool(total, cols, S)
+        carry += _pool(below, cols, S)
         if S.tracks:
-            own_uncertainty += _pool(uncertainty_total, cols, S)
-        if S.team:
-            gain += tl.sum(tl.sum(gains, 0).to(tl.float64), 0)
-            reweighted += tl.sum(tl.sum(reweights, 0).to(tl.float64), 0)
-            removed += tl.sum(tl.sum(removals, 0).to(tl.float64), 0)
+            own_uncertainty += _pool(uncertainty, cols, S)
+            uncertainty_carry += _pool(uncertainty_below, cols, S)
     y = tl.arange(0, S.BLOCK_Y)
     out = (index * S.X + x) * (2 * S.Y) + y
     tl.store(parts + out, own, mask=y < S.Y)
@@ -275,9 +257,10 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
         tl.store(parts + out, own_uncertainty, mask=y < S.Y)
         tl.store(parts + out + S.Y, uncertainty_carry, mask=y < S.Y)
     if S.team:
-        tl.store(sums + (index * S.X + x) * 3, gain)
-        tl.store(sums + (index * S.X + x) * 3 + 1, reweighted)
-        tl.store(sums + (index * S.X + x) * 3 + 2, removed)
+        out = sums + (index * S.X + x) * 3
+        tl.store(out, tl.sum(gains.to(tl.float64), 0))
+        tl.store(out + 1, tl.sum(reweights.to(tl.float64), 0))
+        tl.store(out + 2, tl.sum(removals.to(tl.float64), 0))
 
 
 @triton.jit
