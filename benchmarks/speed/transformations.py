@@ -11,8 +11,8 @@ the baseline.
 Backends: `opencv`, the published way (one UAV after the other, every fusion passes over the whole
 map); `opencv windowed`, the same with fusion only in the footprint; `opencv pool`, the published
 way in as many processes as there are cores; `kornia cpu`, the library, all UAVs at once, with all
-threads and with one; on a GPU the same eager, compiled (`torch.compile`) and replayed from a CUDA
-graph. The exit code is 1 if a backend differs from the baseline.
+threads and with one; on a GPU the same eager and replayed from a CUDA graph. The exit code is 1 if
+a backend differs from the baseline.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ STYLES = {
     "kornia cpu": (BLUE, "D", "-"),
     "kornia cpu one thread": ("#8A7300", "*", "--"),
     "kornia cuda": (GREEN, "v", "-"),
-    "kornia cuda compiled": ("#56B4E9", "P", "--"),
     "kornia cuda graph": ("#000000", "X", ":"),
 }
 """Colour, marker and line of each backend."""

@@ -126,12 +126,6 @@ def _eager(work: Work, batch: Batch) -> Work:
     return work
 
 
-def _compiled(work: Work, batch: Batch) -> Work:
-    torch.compiler.reset()  # earlier numbers of UAVs count towards a limit
-    compiled: Work = torch.compile(work, dynamic=False)
-    return compiled
-
-
 def _captured(work: Work, batch: Batch) -> Work:
     """Capture work as a CUDA graph; restore the state afterwards."""
     kept = batch.state.clone()
@@ -158,7 +152,6 @@ def _captured(work: Work, batch: Batch) -> Work:
 Prepare = Callable[[Work, Batch], Work]
 ON_CUDA: dict[str, Prepare] = {
     "kornia cuda": _eager,
-    "kornia cuda compiled": _compiled,
     "kornia cuda graph": _captured,
 }
 ON_CPU = ("opencv", "opencv windowed", "opencv pool", "kornia cpu", ONE_THREAD)
