@@ -31,6 +31,7 @@ ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HERE = "--amd-epyc-2-cores"  # the machine of the pages
 _TRAININGS = "--intel-xeon-2-cores"  # the machine of trainings
+_GPU = "--nvidia-h100"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ _PRINTED = (
         "speed.utilisation",
         "speed.search",
     ),
-    *(f"speed.{name}" for name in ("comparison", "network_types", "machine_code")),
+    *(f"speed.{name}" for name in ("comparison", "network_types")),
 )
 _WORKERS = tuple(
     f"suite_workers-{world}"
@@ -75,7 +76,7 @@ _WORKERS = tuple(
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 _TEAMS = ("suite_student_teams",)
-_BUDGET = (f"kernel_budget{_HERE}",)
+_BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{
         module.partition(".")[2]: Table(
@@ -116,7 +117,16 @@ TABLES = {
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),
+    "machine_code": Table((f"machine_code{_TRAININGS}",), partial(_printed, "speed.machine_code")),
     "gpu_bounds": Table(_BUDGET, pages.gpu_bounds),
+    "gpu_training": Table(
+        tuple(
+            f"training-{name}-{way}{_GPU}"
+            for name in ("gpu", "paper", "128x5")
+            for way in ("eager", "graphs")
+        ),
+        pages.gpu_training,
+    ),
     "prediction_budget": Table(_BUDGET, pages.prediction_budget),
     "gpu_memory": Table(_BUDGET, pages.gpu_memory),
     "published": Table(

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try all stages")
     parser.add_argument("--only", metavar="STAGE,…", help="these stages (default: all)")
     parser.add_argument(
-        "--minutes", type=float, default=8.0, metavar="M", help="for all stages (default: 8)"
+        "--minutes", type=float, default=15.0, metavar="M", help="for all stages (default: 15)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="for logs and results (default: runs/gpu-TIME)"

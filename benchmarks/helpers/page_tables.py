@@ -185,6 +185,7 @@ def wrappers(results: Json) -> str:
 
 GPUS = {  # memory bandwidth [bytes/s], dense bfloat16 operations/s; from NVIDIA's data sheets
     "H200": (4.8e12, 989e12),
+    "H100": (3.35e12, 989e12),
     "A100, 80 GB": (2.0e12, 312e12),
     "RTX 4090": (1.01e12, 165e12),
 }
@@ -218,6 +219,27 @@ def gpu_bounds(results: Json) -> str:
     return markdown(
         ("", "joint steps/s", "transitions/s in training"),
         [row(name, *limits) for name, limits in GPUS.items()],
+    )
+
+
+def gpu_training(*results: Json) -> str:
+    """Return the speed of training steps on a GPU; `results` are pairs, eager and recorded."""
+
+    def row(eager: Json, recorded: Json) -> tuple[str, ...]:
+        (batch,) = recorded["settings"]["learning_batches"]
+        spent = (f"{1e3 * each['seconds_per_training_step']:.3g}" for each in (eager, recorded))
+        speed, share = (
+            recorded["agent_transitions_per_s"],
+            recorded["products"]["share_of_training"],
+        )
+        return f"`{_params_file(recorded)}`", batch, *spent, _whole(speed), f"{share:.0%}"
+
+    return markdown(
+        (
+            *("params file", "transitions a batch", "a training step [ms]", "CUDA graphs [ms]"),
+            *("transitions/s", "of the rate of products"),
+        ),
+        map(row, results[::2], results[1::2]),
     )
 
 

@@ -76,7 +76,7 @@ class Flight:
         self.environment = MissionEnvironment(config, num_envs, device)
         self.task = MissionTask(self.environment)
         self.joint_steps = num_envs * self.task.episode_length
-        graphs = make_graphs(config.compute, device)
+        graphs = make_graphs(config, device)
         self.recorded = graphs is not None
         precision = resolve_precision(config.compute.precision, device)
         collector = partial(

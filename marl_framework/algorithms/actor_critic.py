@@ -203,15 +203,7 @@ class ActorCritic(ABC):
 
         Args:
             actor: teacher network from [B, C_a, X, Y] to logits [B, A]; its weights are frozen.
-
-        Raises:
-            ConfigError: updates are recorded as CUDA graphs.
         """
-        if self._graphs is not None:
-            raise ConfigError(
-                "learning.teacher.weight: not supported with CUDA graphs; "
-                "set compute.cuda_graphs=false"
-            )
         self._teacher = actor.requires_grad_(False)
 
     def _teacher_weight(self) -> float:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from marl_framework.algorithms.ranks import number_of_ranks
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import ComputeConfig
+from marl_framework.config.model import Config
+from marl_framework.config.parts import has_custom_parts
 from marl_framework.device import resolve_precision
 
 WARM_UP = 2
@@ -140,26 +141,32 @@ class Graphs:
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def is_recorded(compute: ComputeConfig, device: torch.device) -> bool:
-    """Return whether CUDA graphs are enabled and the device is a GPU."""
-    return compute.cuda_graphs and device.type == "cuda"
+def make_graphs(config: Config, device: torch.device) -> Graphs | None:
+    """Return the CUDA graphs for a training run; None if they are off, or `auto` cannot use them.
 
-
-def make_graphs(compute: ComputeConfig, device: torch.device) -> Graphs | None:
-    """Return the CUDA graphs for a training run; None if disabled or without a GPU.
-
-    Raises ConfigError if another setting does not support CUDA graphs.
+    Raises ConfigError if they are on, and another setting does not support them.
     """
-    if not is_recorded(compute, device):
+    choice = config.compute.cuda_graphs
+    if not choice or device.type != "cuda":
         return None
-    if number_of_ranks() > 1:
-        reason = "several ranks; train on one rank"
-    elif compute.gradient_checkpointing:
-        reason = "compute.gradient_checkpointing; set it to false"
-    elif resolve_precision(compute.precision, device) == torch.float16:
-        reason = "float16; use compute.precision=bfloat16 or float32"
-    else:
+    reason = _obstacle(config, device)
+    if reason is None and (choice != "auto" or not has_custom_parts(config)):
         return Graphs(device)
+    if choice == "auto":
+        return None
     raise ConfigError(
         f"compute.cuda_graphs: not supported with {reason}, or compute.cuda_graphs=false"
     )
+
+
+def _obstacle(config: Config, device: torch.device) -> str | None:
+    """Return what does not work with CUDA graphs, and how to change it; None if all works."""
+    if number_of_ranks() > 1:
+        return "several ranks; train on one rank"
+    if config.compute.gradient_checkpointing:
+        return "compute.gradient_checkpointing; set it to false"
+    if resolve_precision(config.compute.precision, device) == torch.float16:
+        return "float16; use compute.precision=bfloat16 or float32"
+    if config.learning.teacher.weight:
+        return "learning.teacher; set learning.teacher.weight=0"
+    return None

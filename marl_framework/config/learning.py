@@ -342,8 +342,8 @@ class ComputeConfig(types.Section):
     """Whether to benchmark convolution algorithms at the start (GPU)."""
     convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
     """How a CPU computes convolutions; auto = product; in float32 first channels_last."""
-    cuda_graphs: bool = False
-    """Whether to record whole episodes and updates as CUDA graphs (GPU)."""
+    cuda_graphs: bool | Literal["auto"] = "auto"
+    """Whether to record whole episodes and updates as CUDA graphs (GPU); auto = where it works."""
     deterministic: bool = False
     """Whether equal seeds give equal results on a GPU, too; slower."""
     gradient_checkpointing: bool = False

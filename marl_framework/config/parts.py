@@ -76,6 +76,14 @@ LEARNED = "learned"
 PLANNER_NAMES = (LEARNED, *PLANNERS)
 
 
+def has_custom_parts(config: Any) -> bool:
+    """Return whether a training with this `Config` uses a component named by a dotted path."""
+    networks = (config.networks.actor.type, config.networks.critic.type)
+    names = (config.experiment.algorithm, config.sensor.model.type, *networks)
+    kinds, reward = config.sensor.simulation.kinds, config.experiment.reward.function
+    return reward is not None or any("." in name for name in (*names, *kinds))
+
+
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     """Import the class or function at a dotted path, `module.name`.
 

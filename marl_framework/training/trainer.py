@@ -102,7 +102,7 @@ class Trainer(RunTrainer):
             task.generator = task.environment.generator = self.task.generator
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
-            graphs = make_graphs(config.compute, device)
+            graphs = make_graphs(config, device)
             self.algorithm = make_algorithm(config, device, self.task.symmetries, graphs)
             self._weights_read = follow_teacher(self.algorithm, config, device, made)
         if config.observation.sees_prediction:

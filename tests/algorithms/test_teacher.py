@@ -8,13 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from marl_framework.algorithms.actor_critic import ActorCritic
-from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.replay import Replayed
-from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import ALGORITHMS
-from tests.algorithms.making import ToyGame, make, rollout_on, settings, shuffler
-from tests.tape import TapeBackend
+from tests.algorithms.making import make, rollout_on, shuffler
 
 
 def taught(weight: float, anneal_steps: int = 0, **options: Any) -> ActorCritic:
@@ -77,10 +73,3 @@ def test_the_weight_falls_to_0_and_the_teacher_is_then_unused() -> None:
         weights.append(float(added / stats.get("teacher_kl", 1.0)))
     assert asked == [0, 1, 2, 3]
     assert weights == pytest.approx([2.0, 1.5, 1.0, 0.5, 0.0, 0.0], abs=1e-4)
-
-
-def test_recorded_updates_refuse_a_teacher() -> None:
-    graphs = Graphs(torch.device("cpu"), TapeBackend())
-    made = COMAWrapper(settings(), ToyGame.sizes, "cpu", graphs=graphs)
-    with pytest.raises(ConfigError, match=r"^learning\.teacher\.weight: .*compute\.cuda_graphs"):
-        made.follow_teacher(made.actor)

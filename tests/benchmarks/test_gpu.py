@@ -216,16 +216,6 @@ def test_the_facts_of_a_gpu(monkeypatch) -> None:
     assert "driver" not in machine.machine_facts("cuda")
 
 
-def test_every_figure_of_the_page_has_a_stage(tmp_path) -> None:
-    made = stages.make_stages(stages.Settings("cuda", tmp_path, quick=False))
-    page = (stages.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    table = r"^\| figure \| value \| stage \|\n\S+\n((?:\|.*\n)+)"
-    (promised,) = re.findall(table, page, re.MULTILINE)
-    names = re.findall(r"\| `([^`]+)` \|$", promised, re.MULTILINE)
-    assert len(names) == promised.count("\n")
-    assert set(names) <= {re.sub("-(eager|graphs)$", "", one.name) for one in made}
-
-
 def test_limits_add_up_to_a_bounded_run(tmp_path) -> None:
     made = stages.make_stages(stages.Settings("cuda", tmp_path, quick=False))
     assert len({one.name for one in made}) == len(made)

@@ -18,7 +18,6 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs, make_graphs
 from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.learning import ComputeConfig
 from marl_framework.config.model import Config
 from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
@@ -267,25 +266,46 @@ def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
     same(*ends)
 
 
+BLOCKED = [
+    ({"compute": {"gradient_checkpointing": True}}, 1, r"compute\.gradient_checkpointing"),
+    ({"compute": {"precision": "float16"}}, 1, "float16"),
+    ({"learning": {"teacher": {"run": "team", "weight": 1}}}, 1, r"learning\.teacher"),
+    ({}, 2, "ranks"),
+]
+GPU = torch.device("cuda", 0)
+
+
+def asked(choice: bool | str, settings: dict[str, Any]) -> Config:
+    compute = {"precision": "float32", **settings.get("compute", {}), "cuda_graphs": choice}
+    return small_config(**{**settings, "compute": compute})
+
+
 def test_a_cpu_needs_no_graphs() -> None:
-    settings = ComputeConfig(cuda_graphs=True, gradient_checkpointing=True)
-    assert make_graphs(settings, CPU) is None
-    assert make_graphs(ComputeConfig(), torch.device("cuda")) is None
+    assert make_graphs(asked(True, BLOCKED[0][0]), CPU) is None
+
+
+@pytest.mark.parametrize(("settings", "ranks", "reason"), BLOCKED)
+def test_what_cannot_work_is_refused_or_left_alone(settings, ranks, reason, monkeypatch) -> None:
+    monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
+    with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs\b.*{reason}"):
+        make_graphs(asked(True, settings), GPU)
+    for choice in (False, "auto"):
+        assert make_graphs(asked(choice, settings), GPU) is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "ranks", "reason"),
+    ("settings", "recorded"),
     [
-        ({"gradient_checkpointing": True}, 1, r"compute\.gradient_checkpointing"),
-        ({"precision": "float16"}, 1, "float16"),
-        ({}, 2, "ranks"),
+        ({}, True),
+        ({"experiment": {"reward": {"function": "own.reward"}}}, False),
+        ({"sensor": {"simulation": {"kinds": ("split", "own.Hills")}}}, False),
+        ({"networks": {"critic": {"type": "own.Critic"}}}, False),
     ],
 )
-def test_what_cannot_work_is_refused(settings, ranks, reason, monkeypatch) -> None:
-    monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
-    compute = ComputeConfig(cuda_graphs=True, **{"precision": "float32", **settings})
-    with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs\b.*{reason}"):
-        make_graphs(compute, torch.device("cuda"))
+def test_custom_parts_are_recorded_only_if_asked(settings, recorded, monkeypatch) -> None:
+    monkeypatch.setattr(graphs_module, "Graphs", lambda device: device)  # a GPU makes a stream
+    assert make_graphs(asked(True, settings), GPU) == GPU
+    assert (make_graphs(asked("auto", settings), GPU) == GPU) is recorded
 
 
 def test_the_tape_records_without_a_trace_and_replays_into_the_same_memory() -> None:
