@@ -27,6 +27,7 @@ from marl_framework.flying.protocols import Hardware, Status
 from marl_framework.flying.safety import Way, vehicle_problem
 
 _HEARTBEAT = 1.0  # longest time between two positions [s]
+_PATIENCE = 30  # message timeouts to wait for a first message: vehicles get ready meanwhile
 
 
 class Phase(Enum):
@@ -96,7 +97,7 @@ class Pilot:
         self.end: str | None = None
         self._status = Status(0.0, None, 1.0, landed=True)
         self._number, self._last_beat = 0, -math.inf
-        self._since = 0.0  # start of what is waited for: a frame, the end of a hold, or a turn
+        self._since = math.inf  # start of the wait for others, a frame, a turn, or of a hold
         self._held, self._aborts, self._missed = "", False, 0
         self._holds = 0.0  # duration of earlier holds in the present move
         self._steps = {
@@ -231,7 +232,7 @@ class Pilot:
         if lost := self.peers.update(now):
             self._log("lost", uavs=sorted(lost))
             self._send_position()
-        if reason := self._reason_to_leave():
+        if reason := self._reason_to_leave(now):
             self._stop(reason)
         elif problem := self._problem(now):
             self._hold(problem, now)
@@ -239,13 +240,18 @@ class Pilot:
             self._resume()
         return not self._held and self.phase not in _OFF_MISSION
 
-    def _reason_to_leave(self) -> str | None:
+    def _reason_to_leave(self, now: float) -> str | None:
         if self.peers.aborts:
             return "another UAV aborts the mission"
         if self._uav in self.inbox.impostors:
             return "another UAV has the same number"
         if self._status.battery < self._limits.min_battery:
             return "battery is low"
+        if self.phase is Phase.WAITING and self.peers.unheard():
+            # They may have ended; and others may wait in the air for this UAV.
+            self._since = min(self._since, now)
+            if now >= self._since + _PATIENCE * self._limits.message_timeout:
+                return "some UAVs have never been heard"
         return "camera is silent" if self._missed >= self._limits.missed_frames else None
 
     def _problem(self, now: float) -> str | None:

@@ -190,6 +190,16 @@ def test_a_uav_leaves(tmp_path: Path, fault: dict[str, Any], reason: str) -> Non
     assert flight.events(2).count("no frame") == (3 if reason == "camera is silent" else 0)
 
 
+def test_nobody_waits_for_ever_for_a_uav_that_does_not_hear_all(tmp_path: Path) -> None:
+    flight = faulty(tmp_path)
+    flight.faults[2].hears_not = {1}
+    fly_until(flight, lambda: flight.pilots[1].phase is Phase.HEARING)
+    assert flight.pilots[2].phase is Phase.WAITING
+    finish(flight)
+    reason = "some UAVs have never been heard"
+    assert [pilot.end for pilot in flight.pilots] == ["mission done", "mission done", reason]
+
+
 def test_a_uav_returns_at_once_from_the_way_to_its_start(tmp_path: Path) -> None:
     flight = faulty(tmp_path)
     fly_until(flight, lambda: flight.pilots[1].phase is Phase.STARTING)
