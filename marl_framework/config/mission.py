@@ -88,6 +88,9 @@ class RasterConfig(types.Section):
     """Pixel size [m]; null = as in the file."""
     threshold: types.Threshold = "p60"
     """Value above which cells are of interest, or percentile of the window such as p60."""
+    whole: bool = False
+    """Whether all missions fly windows of the whole map; false = training, validation and test have
+    separate parts."""
 
 
 class SimulationConfig(types.Section):

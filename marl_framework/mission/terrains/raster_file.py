@@ -268,8 +268,8 @@ class RasterWindows:
 def find_windows(config: Config, split: str) -> RasterWindows:
     """Read the map and list the windows of x_dim × y_dim metres for a split.
 
-    The split `deployment` may use the whole map. Raises ConfigError if the file cannot be read, or
-    is too small or too coarse for the windows.
+    The split `deployment` may use the whole map, and with `raster.whole` all may. Raises
+    ConfigError if the file cannot be read, or is too small or too coarse for the windows.
     """
     settings = config.sensor.simulation.raster
     raster = read_raster(settings)
@@ -280,7 +280,7 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     if min(pixels) < 2:
         text = f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
         raise _error("resolution", f"{text}{_metres(extent)}, which must be at least 2 x 2 pixels")
-    if split == DEPLOYMENT:
+    if split == DEPLOYMENT or settings.whole:
         strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
         if not admissible.any():
             text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
@@ -337,7 +337,8 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
         fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
         advice = (
             f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or, for a trained "
-            "team, use a larger map: three measured windows must fit side by side"
+            "team, use a larger map: three measured windows must fit side by side, or set "
+            "sensor.simulation.raster.whole=true to fly windows of the whole map"
         )
     return _error(
         "path",

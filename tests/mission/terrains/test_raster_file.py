@@ -303,6 +303,20 @@ def test_maps_that_do_not_serve_say_what_would(
     assert "map.npy" in str(caught.value)
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_all_splits_may_fly_the_whole_map(tmp_path, split) -> None:
+    path = saved(tmp_path, bumps(60, 50))  # too small for three windows
+    whole, deployed = (
+        find_windows(over_map(path, whole=True), split),
+        find_windows(over_map(path), DEPLOYMENT),
+    )
+    assert len(whole.corners) == 11
+    np.testing.assert_array_equal(whole.corners, deployed.corners)
+    np.testing.assert_array_equal(whole.values, deployed.values)
+    with pytest.raises(ConfigError, match=r"raster\.whole=true"):
+        find_windows(over_map(path), split)
+
+
 def test_a_mask_needs_a_value_between_its_own(tmp_path) -> None:
     """A percentile may be one of its two values, and nothing lies above the higher one."""
     mask = (bumps(160, 160) > 0).astype(np.float32)
