@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import errno
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
+from rich.progress import Progress
 
 from marl_framework.command_line import warn
 from marl_framework.config.loading import config_to_dict
@@ -28,7 +32,8 @@ from marl_framework.evaluation.figures import (
 from marl_framework.evaluation.flight import FlightRecord, evaluate, warn_without_interest
 from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners import Planner
+from marl_framework.mission.state import MissionState
+from marl_framework.planners import Decision, Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, other_mission, with_team
 from marl_framework.runs.files import write_json
@@ -41,6 +46,18 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 Flown = TypeVar("Flown")
 
 Records = Mapping[str, FlightRecord]  # records by policy name
+
+
+class _Counted:
+    """A planner whose decisions are counted."""
+
+    def __init__(self, planner: Planner, count: Callable[[], object]) -> None:
+        self.name, self._planner, self._count = planner.name, planner, count
+
+    def act(self, state: MissionState, generator: torch.Generator) -> Decision:
+        decision = self._planner.act(state, generator)
+        self._count()
+        return decision
 
 
 @dataclass(frozen=True)
@@ -58,11 +75,20 @@ class Comparison:
     device: torch.device
 
     def fly(self) -> dict[str, FlightRecord]:
-        """Fly all missions with each planner; print each planner's time."""
+        """Fly all missions with each planner; print each planner's time.
+
+        In a terminal, a bar shows the moves of the planner that flies.
+        """
         records = {}
         for name, planner in self.planners.items():
-            start = time.perf_counter()
-            record = evaluate(self.environments[name], planner, self.missions, self.seed)
+            start, env = time.perf_counter(), self.environments[name]
+            with Progress(
+                console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+            ) as bar:
+                batches = -(-self.missions // env.num_envs)
+                task = bar.add_task(name, total=batches * env.episode_length)
+                counted = _Counted(planner, partial(bar.advance, task))
+                record = evaluate(env, counted, self.missions, self.seed)
             records[name] = replace(record, planner=name)
             seconds = time.perf_counter() - start
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
