@@ -104,7 +104,7 @@ def _difference(found: Tensor, expected: Tensor) -> float:
 
 # Training steps ---------------------------------------------------------------------------
 
-_FREE, _WATCHED = 2, 2  # training steps that may wait, and that must not
+_FREE, _WATCHED = 3, 2  # training steps that may wait (the last is recorded), and that must not
 _WARM_UP = 3  # training steps: kernels are compiled, chosen and recorded
 _SHOWN = 25  # kernels
 _LONGEST = 60  # characters of a name
