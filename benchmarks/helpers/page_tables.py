@@ -226,7 +226,7 @@ def gpu_training(*results: Json) -> str:
     """Return the speed of training steps on a GPU; `results` are pairs, eager and recorded."""
 
     def row(eager: Json, recorded: Json) -> tuple[str, ...]:
-        (batch,) = recorded["settings"]["learning_batches"]
+        (batch,) = (f"{int(size):,}" for size in recorded["settings"]["learning_batches"])
         spent = (f"{1e3 * each['seconds_per_training_step']:.3g}" for each in (eager, recorded))
         speed, share = (
             recorded["agent_transitions_per_s"],
