@@ -1,9 +1,9 @@
 """Time each layer of the networks alone, forward and backward: `python -m benchmarks.speed.layers`.
 
 Each layer of actor and critic gets a batch of the size that learns, in the precision of training.
-Convolutions are computed in all ways, see `networks.layers.Way`; the first one also with its
-input channels padded to a multiple of 8, as tensor cores need them in half precision. Gradients are
-those of training: of weights and biases, and, except in the first layer, of the inputs.
+Convolutions, with ReLU, are computed in all ways, see `networks.layers.Way`; the first also with
+its input channels padded to a multiple of 8, as tensor cores need them in half precision. Gradients
+are those of training: of weights and biases, and, except in the first layer, of the inputs.
 
 On a GPU, events time several calls in a row. Rates count 2 operations per multiply-add, and no
 padding.
@@ -149,6 +149,8 @@ def _make_calls(layer: Layer, way: str, batch: int, device: torch.device) -> Wor
         module = kind(shape[0], module.out_channels, (rows, cols))
         if isinstance(module, Convolution):
             module.use(Way.PRODUCT)
+        else:  # `Convolution` includes it
+            module = nn.Sequential(module, nn.ReLU())
     module = module.to(device, layer.dtype)
     inputs = torch.rand(batch * samples, *shape, device=device).to(layer.dtype)
     if inputs.dim() == 4 and way != Way.CONVOLUTION.value:
