@@ -40,7 +40,7 @@ FIGURE = re.compile(
     rf"|{_NUMBER} ± {_NUMBER}|{_NUMBER} / {_NUMBER}(?![\w/])|{_NUMBER} ?(?:{_UNIT})(?![\w/])"
 )
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
-_STEP = re.compile(r"([\w+]+)(?:\[(.*)\])?")
+_STEP = re.compile(r"([\w+:]+)(?:\[(.*)\])?")
 
 
 @dataclass(frozen=True)
