@@ -12,6 +12,7 @@ from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import TritonLosses
 from marl_framework.config.model import Config
 from marl_framework.kernels.cells import part_sums
+from marl_framework.kernels.layers import rectify
 from marl_framework.kernels.policies import choose_actions
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
@@ -114,9 +115,11 @@ def of_an_update(config: Config) -> list[Launch]:
         losses.actor_loss(policy, flown, advantages, 0.1, entropy, clip)
         losses.critic_loss(logits, flown)
         losses.step_rule(one, one, one, 10.0)
+        outputs = torch.zeros(3, config.networks.actor.conv_channels, 7, 7, dtype=HALF)
+        rectify(outputs.contiguous(memory_format=torch.channels_last), outputs[0, :, 0, 0].clone())
 
     names = "advantages actor_loss critic_loss descent_rule"
-    return _record_launches(update, maps="take", policies=names)
+    return _record_launches(update, maps="take", policies=names, layers="rectify")
 
 
 STAGES = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from marl_framework.networks import layers  # noqa: F401  # registers `convolve`
+from marl_framework.kernels import layers  # noqa: F401  # registers `convolve`
 
 aten = torch.ops.aten
 
@@ -96,9 +96,7 @@ def with_channels_last(value: Any) -> Any:
 CONVOLUTIONS: dict[Any, Callable[[Any, list[Any]], OperatorCost]] = {
     aten.convolution.default: _convolution_cost,
     aten.convolution_backward.default: _convolution_backward_cost,
-    torch.ops.marl_framework.convolve.default: lambda args, after: _convolution_cost(
-        (*args[:2], None), after
-    ),
+    torch.ops.marl_framework.convolve.default: _convolution_cost,
 }
 
 

@@ -33,7 +33,7 @@ from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.text import duration_text, number_text, table_text
 from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
-from marl_framework.algorithms.graphs import WARM_UP, make_graphs
+from marl_framework.algorithms.graphs import WARM_UP, uses_graphs
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import OTHER, StageTimer
@@ -47,7 +47,7 @@ def measure(job: Job) -> dict[str, Any]:
     device, steps, against = job.device, job.options.steps, job.options.against
     reset_peak_memory(device)
     config = with_overrides(job.config, "learning.update_interval=1")
-    warm_up = 1 if make_graphs(config, device) is None else WARM_UP + 1
+    warm_up = WARM_UP + 1 if uses_graphs(config, device) else 1
     trainer = _warmed_up(config, device, warm_up)
     peak = peak_memory(device)  # before anything is made that training does not need
     timed = time_steps(trainer, StageTimer(device), steps)

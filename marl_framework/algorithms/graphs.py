@@ -16,7 +16,7 @@ from marl_framework.algorithms.ranks import number_of_ranks
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.config.parts import has_custom_parts
-from marl_framework.device import resolve_precision
+from marl_framework.device import resolve_precision, triton_lacks
 
 WARM_UP = 2
 """Number of eager calls before recording."""
@@ -28,8 +28,9 @@ class CudaBackend:
     """Recorder of CUDA graphs; uses a separate stream, as PyTorch requires."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self._device)
 
     def eager(self, function: Callable[[], Result]) -> Result:
         """Run a function eagerly on the stream that `capture` uses."""
@@ -142,21 +143,28 @@ class Graphs:
 
 
 def make_graphs(config: Config, device: torch.device) -> Graphs | None:
-    """Return the CUDA graphs for a training run; None if they are off, or `auto` cannot use them.
+    """Return the CUDA graphs of a training; None if there are none, see `uses_graphs`."""
+    return Graphs(device) if uses_graphs(config, device) else None
 
-    Raises ConfigError if they are on, and another setting does not support them.
+
+def uses_graphs(config: Config, device: torch.device) -> bool:
+    """Return whether a training is recorded as CUDA graphs.
+
+    With `auto` it is if a GPU runs Triton kernels, nothing else prevents it, and no part is custom.
+
+    Raises ConfigError if graphs are on, and another setting does not support them.
     """
     choice = config.compute.cuda_graphs
     if not choice or device.type != "cuda":
-        return None
+        return False
     reason = _obstacle(config, device)
-    if reason is None and (choice != "auto" or not has_custom_parts(config)):
-        return Graphs(device)
     if choice == "auto":
-        return None
-    raise ConfigError(
-        f"compute.cuda_graphs: not supported with {reason}, or compute.cuda_graphs=false"
-    )
+        return reason is None and triton_lacks(device) is None and not has_custom_parts(config)
+    if reason is not None:
+        raise ConfigError(
+            f"compute.cuda_graphs: not supported with {reason}, or compute.cuda_graphs=false"
+        )
+    return True
 
 
 def _obstacle(config: Config, device: torch.device) -> str | None:

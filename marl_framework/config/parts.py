@@ -77,11 +77,13 @@ PLANNER_NAMES = (LEARNED, *PLANNERS)
 
 
 def has_custom_parts(config: Any) -> bool:
-    """Return whether a training with this `Config` uses a component named by a dotted path."""
+    """Return whether steps of a training run a component that a `Config` names by a dotted path.
+
+    Sensors do not count: they are read once, before the training.
+    """
     networks = (config.networks.actor.type, config.networks.critic.type)
-    names = (config.experiment.algorithm, config.sensor.model.type, *networks)
-    kinds, reward = config.sensor.simulation.kinds, config.experiment.reward.function
-    return reward is not None or any("." in name for name in (*names, *kinds))
+    names = (config.experiment.algorithm, *networks, *config.sensor.simulation.kinds)
+    return config.experiment.reward.function is not None or any("." in name for name in names)
 
 
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:

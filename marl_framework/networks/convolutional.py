@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
 from marl_framework.device import resolve_precision, uses_triton
-from marl_framework.networks.layers import Convolution, use_ways
+from marl_framework.networks.layers import Convolution, convolutions, use_ways
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -129,4 +129,6 @@ def place(network: Network, compute: ComputeConfig, device: torch.device) -> Net
         use_ways(network, compute.convolutions, half)
     elif half and uses_triton(compute, device):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for layer in convolutions(network):
+            layer.fuses = True
     return network

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import linear
+
+from marl_framework.kernels.layers import convolve
 
 _PATCHES = 2**23  # numbers in the patches that are made at once
 _SPREAD = 256  # cells of the largest map whose gradient is a product
 _LEAST = 2**14  # weights of a layer for which another way is worth it
-_UNPADDED = [1, 1], [0, 0], [1, 1]  # stride, padding and dilation
 _unrectify = torch.ops.aten.threshold_backward  # gradient of ReLU
 
 
@@ -32,13 +33,15 @@ class Way(Enum):
 
 
 class Convolution(nn.Conv2d):
-    """A convolution without padding, stride and groups, and ReLU.
+    """A convolution followed by ReLU; no padding, stride or groups.
 
     Attributes:
         way: how it is computed; set by `use`.
+        fuses: whether a GPU adds the bias and applies the ReLU with one kernel, in half precision.
     """
 
     way = Way.CONVOLUTION
+    fuses = False
 
     def use(self, way: Way) -> None:
         """Set the way, and store the weights in its order."""
@@ -48,12 +51,12 @@ class Convolution(nn.Conv2d):
         self.weight.data = self.weight.data.contiguous(memory_format=order)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Map [B, C, X, Y] to [B, out_channels, X - kx + 1, Y - ky + 1]."""
+        """Map [B, C, X, Y] to [B, out_channels, X - kx + 1, Y - ky + 1], none of it below 0."""
         assert self.bias is not None
         if self.way is not Way.PRODUCT:
             if is_linear(maps, self.weight):
                 return as_linear(maps, self.weight, self.bias).relu()
-            if maps.is_cuda and (dtype := self.weight.dtype) != torch.float32:
+            if self.fuses and (dtype := self.weight.dtype) != torch.float32:
                 outputs: Tensor = convolve(maps.to(dtype), self.weight, self.bias)
                 return outputs
             return super().forward(maps).relu()
@@ -63,40 +66,6 @@ class Convolution(nn.Conv2d):
             return as_linear(maps.to(dtype), self.weight.to(dtype), self.bias).relu()
         outputs = _Product.apply(maps, self.weight, self.bias, dtype)
         return outputs
-
-
-@torch.library.custom_op("marl_framework::convolve", mutates_args=())
-def convolve(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return max(0, maps * weight + bias), a convolution in half precision; see `Convolution`.
-
-    On a GPU this is one kernel; PyTorch's operators would pass over the outputs twice more.
-    """
-    if maps.is_cuda and not torch.are_deterministic_algorithms_enabled():
-        fused: Tensor = torch.cudnn_convolution_relu(maps, weight, bias, *_UNPADDED, 1)
-        return fused
-    return conv2d(maps, weight, bias).relu()
-
-
-@convolve.register_fake
-def _(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return conv2d(maps, weight, bias)
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2], output)
-
-
-def _convolve_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    maps, weight, outputs = ctx.saved_tensors
-    gradient = _unrectify(gradient, outputs, 0)
-    wanted = ctx.needs_input_grad[0], True, True
-    options = [len(weight)], *_UNPADDED, False, [0, 0], 1, wanted
-    gradients: tuple[Tensor | None, ...]
-    gradients = torch.ops.aten.convolution_backward(gradient, maps, weight, *options)
-    return gradients
-
-
-convolve.register_autograd(_convolve_backward, setup_context=_keep)
 
 
 def covers(weight: Tensor, maps: Tensor) -> bool:

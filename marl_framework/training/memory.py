@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic, target_chunk
+from marl_framework.algorithms.graphs import uses_graphs
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
@@ -42,9 +43,9 @@ def memory_estimate(
 
     Purposes: `missions` flown at once; temporary `windows` of their updates; `tables` of the
     camera; `transitions` between updates; `activations` of one batch; `weights` with gradients and
-    moments; `validation` missions; `replay` of stored transitions, if any. Not counted: workspaces
-    of kernels, fragmentation, networks with inputs other than those of actor and critic, and custom
-    parts that fail on meta tensors.
+    moments; `validation` missions; `replay` of stored transitions, and recorded `graphs`, if any.
+    Not counted: workspaces of kernels, fragmentation, networks with inputs other than those of
+    actor and critic, and custom parts that fail on meta tensors.
 
     `ranks` share the missions. Without a `device`, the estimate is for one without compiled loops
     or kernels, which needs the most.
@@ -75,7 +76,11 @@ def memory_estimate(
         "weights": weights * _FLOAT,
         "validation": sum(validation),
     }
-    return {**parts, "replay": replay} if replay else parts
+    if replay:
+        parts["replay"] = replay
+    if device is not None and uses_graphs(config, device):  # recordings keep what they need
+        parts["graphs"] = sum(windows) + parts["activations"]
+    return parts
 
 
 def _area_estimate(
@@ -193,7 +198,8 @@ def check_memory(config: Config, device: torch.device, ranks: int = 1) -> None:
     """
     ranks = ranks if device.type == "cuda" else 1
     parts = memory_estimate(config, ranks, device)
-    del parts["activations"]  # uncertain
+    for uncertain in ("activations", "graphs"):
+        parts.pop(uncertain, None)
     _, total = device_memory(device)
     if peak(parts) > total:
         raise ConfigError(
@@ -231,7 +237,10 @@ def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: in
         "validation": ("evaluation.missions", config.evaluation.missions),
     }
     spacing = 2 * config.experiment.constraints.spacing
-    advice = {"tables": f"experiment.constraints.spacing={spacing:g}"}
+    advice = {
+        "tables": f"experiment.constraints.spacing={spacing:g}",
+        "graphs": "compute.cuda_graphs=false",
+    }
     for name, (key, value) in keys.items():
         advice[name] = f"{key}={1 << max(int(value * share).bit_length() - 1, 0)}"  # a power of two
     first, second = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:2]

@@ -23,6 +23,7 @@ from marl_framework.algorithms.optimisers import step_rule
 from marl_framework.algorithms.policy import kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import balanced, mean_of, normalized
 from marl_framework.kernels.cells import part_sums
+from marl_framework.kernels.layers import rectify
 from marl_framework.kernels.policies import BLOCK, choose_actions, descent_rule
 from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
@@ -180,6 +181,21 @@ def test_ignored_transitions_have_no_gradient_however_steep() -> None:
         gradients.append(given.grad)
     assert gradients[0].equal(gradients[1])
     assert not gradients[0].any()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (5, 12, 3, 4), (30, 64, 7, 7), (2, 300, 4, 4)])
+def test_bias_and_relu_are_those_of_plain_operators(
+    shape: tuple[int, ...], precision: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(shape, generator=generator).to(precision)
+    maps[0, 0, 0, 0] = torch.nan
+    found = maps.contiguous(memory_format=torch.channels_last)
+    bias = torch.randn(shape[1], generator=generator).to(precision)
+    rectify(found, bias)
+    expected = (maps + bias.view(-1, 1, 1)).relu()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("halted", [None, 0.0, 1.0])

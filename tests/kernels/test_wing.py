@@ -57,6 +57,7 @@ COMPARED_BY = {  # loops, Triton
         "../planners/test_information_gain.test_scores_equal_loops_over_cells",
         "",
     ),
+    "convolve": ("", "interpreted_updates.test_bias_and_relu_are_those_of_plain_operators"),
     "take_turned": ("", "interpreted_updates.test_turned_transitions_are_those_of_plain_operators"),
     "policy_advantages": ("", UPDATES),
     "actor_gradient": ("", UPDATES),

@@ -59,6 +59,20 @@ def test_all_ways_are_the_convolution(rows, channels, shape, kernel, way, stride
     assert all(map(torch.equal, results(layer, maps), expected))
 
 
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_operator_of_a_gpu_has_the_gradients_of_autograd(precision, learns):
+    torch.manual_seed(0)
+    layer = Convolution(3, 8, (4, 3)).to(precision)
+    maps = torch.randn(5, 3, 7, 6, dtype=precision, requires_grad=learns)
+    wanted = (layer.weight, layer.bias, *([maps] if learns else []))
+    found = []
+    for layer.fuses in (True, False):
+        outputs = layer(maps)
+        found.append((outputs, *torch.autograd.grad(outputs.square().sum(), wanted)))
+    assert all(map(torch.equal, *found))
+
+
 @given(
     rows=st.sampled_from([1, 65]),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),

@@ -15,10 +15,11 @@ from torch import Tensor
 from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms import graphs as graphs_module
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.algorithms.graphs import Graphs, make_graphs
+from marl_framework.algorithms.graphs import Graphs, make_graphs, uses_graphs
 from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
+from marl_framework.device import Lack
 from marl_framework.mission import environment as environment_module
 from marl_framework.mission.state import MissionState
 from marl_framework.mission.terrains import mixture
@@ -288,9 +289,10 @@ def test_a_cpu_needs_no_graphs() -> None:
 def test_what_cannot_work_is_refused_or_left_alone(settings, ranks, reason, monkeypatch) -> None:
     monkeypatch.setattr(graphs_module, "number_of_ranks", lambda: ranks)
     with pytest.raises(ConfigError, match=rf"^compute\.cuda_graphs\b.*{reason}"):
-        make_graphs(asked(True, settings), GPU)
+        uses_graphs(asked(True, settings), GPU)
+    monkeypatch.setattr(graphs_module, "triton_lacks", lambda device: None)
     for choice in (False, "auto"):
-        assert make_graphs(asked(choice, settings), GPU) is None
+        assert not uses_graphs(asked(choice, settings), GPU)
 
 
 @pytest.mark.parametrize(
@@ -303,9 +305,12 @@ def test_what_cannot_work_is_refused_or_left_alone(settings, ranks, reason, monk
     ],
 )
 def test_custom_parts_are_recorded_only_if_asked(settings, recorded, monkeypatch) -> None:
-    monkeypatch.setattr(graphs_module, "Graphs", lambda device: device)  # a GPU makes a stream
-    assert make_graphs(asked(True, settings), GPU) == GPU
-    assert (make_graphs(asked("auto", settings), GPU) == GPU) is recorded
+    monkeypatch.setattr(graphs_module, "triton_lacks", lambda device: None)
+    assert uses_graphs(asked(True, settings), GPU)
+    assert uses_graphs(asked("auto", settings), GPU) is recorded
+    monkeypatch.setattr(graphs_module, "triton_lacks", lambda device: Lack("", ""))
+    assert uses_graphs(asked(True, settings), GPU)
+    assert not uses_graphs(asked("auto", settings), GPU)
 
 
 def test_the_tape_records_without_a_trace_and_replays_into_the_same_memory() -> None:

@@ -27,7 +27,7 @@ from marl_framework.training.memory import (
 from marl_framework.training.trainer import Trainer
 from tests.training.steps import at_step
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def config_with(*overrides: str) -> Config:
@@ -94,6 +94,17 @@ class Mixed(COMAWrapper):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         self.modules["mixer"] = nn.Bilinear(3, 3, 100)
+
+
+def test_recorded_graphs_keep_what_they_need() -> None:
+    recorded, eager = (
+        memory_estimate(load_config("params_gpu.yaml", [f"compute.cuda_graphs={on}"]), 1, GPU)
+        for on in ("true", "false")
+    )
+    assert recorded == eager | {"graphs": eager["windows"] + eager["activations"]}
+    assert peak(recorded) == peak(eager) + recorded["graphs"]
+    config = load_config("params_gpu.yaml")
+    assert "compute.cuda_graphs=false" in memory_advice(config, recorded, 2**33)
 
 
 def test_networks_of_any_outputs_and_inputs_are_estimated() -> None:

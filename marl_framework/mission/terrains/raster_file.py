@@ -284,7 +284,9 @@ def find_windows(config: Config, split: str) -> RasterWindows:
         strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
         if not admissible.any():
             text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
-            advice = "use a larger map; x_dim and y_dim must match the team's training"
+            advice = "use a larger map, or lower environment.x_dim and y_dim"
+            if split == DEPLOYMENT:
+                advice = "use a larger map; x_dim and y_dim must match the team's training"
             raise _error("path", f"{text}{_metres(extent)}; {advice}")
     else:
         strips = split_windows(raster.measured, pixels)
@@ -337,7 +339,7 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
         fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
         advice = (
             f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or, for a trained "
-            "team, use a larger map: three measured windows must fit side by side, or set "
+            "team, use a larger map (three measured windows must fit side by side), or set "
             "sensor.simulation.raster.whole=true to fly windows of the whole map"
         )
     return _error(
