@@ -13,8 +13,8 @@ import triton.language as tl
 
 from marl_framework.kernels import cells_triton as cells
 
-# Tile sizes were chosen once, by counting registers: autotuned kernels cannot be recorded in CUDA
-# graphs, and their results are not reproducible.
+# Tile sizes were chosen once, by counting registers and on an H100: autotuned kernels cannot be
+# recorded in CUDA graphs, and their results are not reproducible.
 _ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
 _HIGH, _WIDE = tl.constexpr(8), tl.constexpr(64)  # of `fuse`: a column of cells per thread
 _CELLS = tl.constexpr(8)  # cells per counter of random bits
