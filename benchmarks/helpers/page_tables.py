@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.helpers.text import markdown
@@ -107,6 +108,22 @@ def evaluated(results: Json) -> str:
             for name in results["summary"]
         ),
     )
+
+
+def whole_maps(*results: Json) -> str:
+    """Return ROI entropy and F1 of each policy on measured maps, one map per result."""
+    maps = (each["settings"]["configuration"]["sensor"]["simulation"]["raster"] for each in results)
+    names = [Path(raster["path"]).stem for raster in maps]
+
+    def row(policy: str) -> tuple[str, ...]:
+        means = (each["summary"][policy] for each in results)
+        return (
+            f"`{policy}`",
+            *(f"{one['roi_entropy']['mean']:.3f} / {one['f1']['mean']:.3f}" for one in means),
+        )
+
+    header = ("ROI entropy [bit] / F1", *(f"`{name}`" for name in names))
+    return markdown(header, map(row, results[0]["summary"]))
 
 
 # Speed ------------------------------------------------------------------------------------
