@@ -113,6 +113,9 @@ TABLES = {
     "pilot": Table((f"pilot{_TRAININGS}",), partial(_printed, "speed.pilot")),
     "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
     "side_by_side": Table((f"side_by_side{_TRAININGS}",), partial(_printed, "speed.side_by_side")),
+    "generalist_64": Table(
+        (f"generalist-64{_TRAININGS}",), partial(_printed, "learning.generalist")
+    ),
     "whole_maps": Table(
         tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps
     ),

@@ -16,6 +16,7 @@ from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.knowledge import Moment
 from marl_framework.flying.options import main
 from tests.flying.dry import SEED
+from tests.flying.lossy_network import enter
 
 PATIENCE = 300  # until a process is stuck [s]
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -51,8 +52,12 @@ def fly_apart(
     words: Sequence[str],
     radio: Callable[[int, int], list[str]] = addresses,
     patience: float = PATIENCE,
+    namespaces: Sequence[str] = (),
 ) -> list[list[Moment]]:
-    """Fly each UAV of a team by the command, in its own process; return their moments."""
+    """Fly each UAV of a team by the command, in its own process; return their moments.
+
+    The processes are in network namespaces, if these are given.
+    """
     file, port, team = folder / "mission.yaml", free_port(), config.experiment.missions.n_agents
     file.write_text(format_yaml(config_to_dict(config)))
     assert isinstance(team, int)
@@ -60,7 +65,10 @@ def fly_apart(
     for uav in range(1, team + 1):
         own = f"--seed {SEED} --uav {uav} --of {team} --separation 0 --run-name uav{uav}".split()
         own += ["--config", str(file), "--set", f"logging.directory={folder}"]
-        flights.append(_CONTEXT.Process(target=_run, args=[[*own, *radio(uav, port), *words]]))
+        place = namespaces[uav - 1] if namespaces else ""
+        flights.append(
+            _CONTEXT.Process(target=_run, args=[[*own, *radio(uav, port), *words], place])
+        )
     for flight in flights:
         flight.start()
     for flight in flights:
@@ -70,7 +78,9 @@ def fly_apart(
     return [_moments(folder / f"uav{uav}") for uav in range(1, team + 1)]
 
 
-def _run(words: list[str]) -> None:
+def _run(words: list[str], namespace: str) -> None:
+    if namespace:
+        enter(namespace)
     sys.exit(main(words))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from marl_framework.flying.dry_run import simulate
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.autopilot import Autopilot, Kind
 from tests.flying.dry import config_of, maker, world_of
+from tests.flying.lossy_network import LossyNetwork, is_possible
 from tests.flying.processes import addresses, fly_apart, free_port
 from tests.flying.relay import Relay
 
@@ -31,16 +32,23 @@ def both(
     agents: int,
     own: Callable[[int, int], list[str]] = addresses,
     words: tuple[str, ...] = FAST,
+    namespaces: Sequence[str] = (),
     **changes: Any,
 ) -> None:
     """Fly a team in processes and in the simulator, and compare them."""
     config = config_of(folder, agents=agents, uav=LOSSY, **changes)
     make = maker(policy, config, folder)
     options = ["--policy", policy, "--checkpoint", str(folder / "team.pt"), *words]
-    flown = fly_apart(folder, config, options, own)
+    flown = fly_apart(folder, config, options, own, namespaces=namespaces)
     world = world_of(config)
     assert flown == simulate(world, make(world.environment)).moments
     assert len({len(moment.heard) for moments in flown for moment in moments}) > 1
+
+
+def between(uav: int, port: int) -> list[str]:
+    """Return the options of a radio in a namespace of its own."""
+    to = [] if uav == 1 else ["--radio", f"tcp/10.9.0.1:{port}"]
+    return ["--listen", f"tcp/10.9.0.{uav}:{port}", *to]
 
 
 @pytest.mark.soak
@@ -66,6 +74,15 @@ def test_a_slow_link_changes_nothing(tmp_path: Path) -> None:
             return addresses(uav, relay.port)
 
         both(tmp_path, "search", 2, radio, budget=5)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not is_possible(), reason="needs root and /dev/net/tun")
+def test_a_network_that_loses_delays_and_reorders_packets_changes_nothing(tmp_path: Path) -> None:
+    patient = {"message_timeout": 120.0, "clock_error": 60.0, "longest_hold": 600.0}
+    with LossyNetwork(3, loss=0.05, delay=0.3, spread=0.2) as network:
+        names = network.namespaces
+        both(tmp_path, "information_gain", 3, between, FAST, names, budget=4, flying=patient)
 
 
 @pytest.mark.soak
