@@ -131,8 +131,8 @@ class Pilot:
         return self.phase is Phase.DONE
 
     def abort(self, reason: str) -> None:
-        """End the mission for the whole team: all UAVs return."""
-        if self._aborts:
+        """End the mission for the whole team: all UAVs return; without effect if it is over."""
+        if self._aborts or self.over:  # a vehicle that was taken over may still be in the air
             return
         self._aborts = True
         if self.phase in _OFF_MISSION:
