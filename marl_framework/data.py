@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from marl_framework.command_line import Parser, as_program
-from marl_framework.mission.terrains.named_maps import DATA, MAPS
+from marl_framework.config.named_maps import DATA, MAPS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,7 +39,6 @@ READS_FILES = (
     "mission/no_fly_zones.py",
     "mission/terrains/raster_file.py",
     "mission/terrains/geotiff.py",
-    "mission/terrains/named_maps.py",
 )
 
 

@@ -36,6 +36,8 @@ _SIZES = {
     (200, 200): (16, 32, 64),
     (400, 200): (64,),
 }
+_LAKES = {"lake_alamillo": (2, 141), "lake_ypacarai": (4, 227)}
+"""UAVs, as many as boats in the trainings of MultiAgentInformativePath, and positions."""
 _SETTINGS = ("experiment.baselines.search.horizon=15",)
 
 
@@ -53,6 +55,13 @@ def worlds() -> dict[str, list[str]]:
             ]
     field = ["environment.field=random", "experiment.missions.start=random"]
     found["random_fields_4_uavs"] = [*found["100x100_4_uavs"], *field]
+    for lake, (uavs, positions) in _LAKES.items():
+        found[f"{lake}_{uavs}_uavs"] = [
+            f"environment.field=data:{lake}",
+            "sensor.simulation.kinds=[random_field]",
+            f"experiment.missions.n_agents={uavs}",
+            f"experiment.constraints.budget={round(positions / 2 / uavs) - 1}",
+        ]
     return found
 
 

@@ -7,8 +7,8 @@ import os
 from typing import Any, NamedTuple
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.named_maps import DATA, FIELD_KEY
 
-KEY = "environment.field"
 RANDOM = "random"
 """Value of the key for which each mission draws a field."""
 
@@ -36,7 +36,7 @@ def read_field(name: str) -> Field:
     from marl_framework.config.geography import require_rasterio
     from marl_framework.config.geojson import check_degrees, explain, polygon_of, read_polygons
 
-    file = read_polygons(name, KEY)
+    file = read_polygons(name, FIELD_KEY)
     import shapely
     from shapely.affinity import translate
 
@@ -47,14 +47,14 @@ def read_field(name: str) -> Field:
             if not file.in_metres:
                 check_degrees(parts[-1])
         except Exception as error:  # shapely raises many types
-            raise ConfigError(f"{KEY}: {name}, feature {number}: {explain(error)}") from error
+            raise ConfigError(f"{FIELD_KEY}: {name}, feature {number}: {explain(error)}") from error
     shape, origin = shapely.union_all(parts), None
     if not file.in_metres:
-        require_rasterio(KEY, f"{name} is in longitude and latitude")
+        require_rasterio(FIELD_KEY, f"{name} is in longitude and latitude")
         try:
             shape, origin = _around_corner(shape)
         except ValueError as error:
-            raise ConfigError(f"{KEY}: {name}: {explain(error)}") from error
+            raise ConfigError(f"{FIELD_KEY}: {name}: {explain(error)}") from error
     left, bottom, _, _ = shape.bounds
     return Field(translate(shape, -left, -bottom), origin)
 
@@ -94,7 +94,7 @@ def with_area(tree: Any) -> Any:
     usable = isinstance(spacing, int | float) and 0 < spacing < math.inf
     if not isinstance(name, str) or name == RANDOM or not usable:
         return tree
-    if not os.path.isfile(os.path.expanduser(name)):
+    if not name.startswith(DATA) and not os.path.isfile(os.path.expanduser(name)):
         return tree
     field = read_field(name)
     x_dim, y_dim = field.area(spacing)

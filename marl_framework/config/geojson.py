@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import Place
+from marl_framework.config.named_maps import locate
 
 _LONGEST_EDGE = 1e-3  # [degrees]; longer edges are curves in metres
 
@@ -44,7 +44,7 @@ def read_polygons(name: str, key: str) -> PolygonFile:
         import_module("shapely")
     except ImportError as missing:
         raise error("polygons need shapely; pip install 'marl_framework[geo]'") from missing
-    path = Path(os.path.expanduser(name))
+    path = locate(name, key)
     if not os.path.isfile(path):
         raise error(f"{name} does not exist or is not a file")
     try:

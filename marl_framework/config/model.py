@@ -13,7 +13,6 @@ from pydantic import model_validator
 
 from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.field import KEY as FIELD
 from marl_framework.config.field import RANDOM
 from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.learning import (
@@ -34,6 +33,7 @@ from marl_framework.config.mission import (
     MappingConfig,
     SensorConfig,
 )
+from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.config.parts import ALGORITHMS, KEY_READERS, LEARNED
 from marl_framework.config.types import Section
 
@@ -226,12 +226,12 @@ def _check_random_field(config: Config) -> None:
         return
     if config.experiment.constraints.no_fly_zones is not None:
         raise ValueError(
-            f"{FIELD} random is not supported with experiment.constraints.no_fly_zones; set one "
-            "of them to null, or use experiment.constraints.obstacles"
+            f"{FIELD_KEY} random is not supported with experiment.constraints.no_fly_zones; set "
+            "one of them to null, or use experiment.constraints.obstacles"
         )
     if config.experiment.missions.start != "random":
         raise ValueError(
-            f"{FIELD} random requires experiment.missions.start random, "
+            f"{FIELD_KEY} random requires experiment.missions.start random, "
             f"got {config.experiment.missions.start}"
         )
 

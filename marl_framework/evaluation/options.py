@@ -12,9 +12,9 @@ from typing import Any
 
 from marl_framework.command_line import Parser, add_checkpoint, add_overrides
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.named_maps import find_map
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES, TERRAINS
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.mission.terrains.named_maps import find_map
 from marl_framework.runs.names import PRETRAINED, check_run_name
 
 SEED, MISSIONS = 10001, 50

@@ -17,8 +17,8 @@ from typing import Any
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import PARAMS, config_to_dict, load_config
 from marl_framework.config.mission import SensorRealityConfig
+from marl_framework.config.named_maps import locate
 from marl_framework.mission.files import file_checksum
-from marl_framework.mission.terrains.raster_file import locate
 
 VERSION = 1
 SEED = 30001

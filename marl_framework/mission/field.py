@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.field import KEY, RANDOM
+from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.kernels.cells import area_pool, lattice_weights
 from marl_framework.mission.field_file import FieldTables, read_tables
 from marl_framework.mission.lattice import Lattice
@@ -104,8 +105,8 @@ def _check_prior(config: Config) -> None:
     prior = config.mapping.prior
     if float(reading_odds(rates)[:, 1].max()) * (1 - prior) / prior > 1:
         raise ConfigError(
-            f"{KEY}: not supported with mapping.prior {prior:g}, whose odds outweigh a reading; "
-            "use a prior of 0.5"
+            f"{FIELD_KEY}: not supported with mapping.prior {prior:g}, whose odds outweigh a "
+            "reading; use a prior of 0.5"
         )
 
 

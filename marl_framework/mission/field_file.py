@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.field import KEY, read_field
+from marl_framework.config.field import read_field
 from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.mission.lattice import Lattice, action_offsets
 from marl_framework.mission.no_fly_zones import check_starts
 
@@ -59,7 +60,7 @@ def read_tables(name: str, config: Config) -> FieldTables:
     moves = np.stack([planar[dx, dy] if dx or dy else leaves for dx, dy, _ in steps], -1)
     moves = np.repeat((moves & leaves[..., None])[:, :, None], levels, axis=2)
     in_field = lattice.table() & torch.from_numpy(moves)
-    check_starts(in_field, config, lattice, KEY)
+    check_starts(in_field, config, lattice, FIELD_KEY)
     cells = _cells(shape, config.geometry.map_shape, config.geometry.cell_size)
     return FieldTables(torch.from_numpy(cells), torch.from_numpy(leaves), in_field)
 
@@ -86,8 +87,8 @@ def _check_parts(
     advice = "lower experiment.constraints.spacing, or use a larger field"
     if not positions.any():
         raise ConfigError(
-            f"{KEY}: {name} is too small, no two neighbouring positions at spacing {spacing:g} m "
-            f"lie in it; {advice}"
+            f"{FIELD_KEY}: {name} is too small, no two neighbouring positions at spacing "
+            f"{spacing:g} m lie in it; {advice}"
         )
     parts = np.where(positions, np.arange(1, positions.size + 1).reshape(positions.shape), 0)
     while True:  # every position takes the highest number that it can fly to
@@ -100,7 +101,7 @@ def _check_parts(
     if len(sizes) > 1:
         listed = ", ".join(map(str, sorted(sizes.tolist(), reverse=True)[:4]))
         raise ConfigError(
-            f"{KEY}: {name}: UAVs cannot fly between its {len(sizes)} parts, of {listed} "
+            f"{FIELD_KEY}: {name}: UAVs cannot fly between its {len(sizes)} parts, of {listed} "
             "positions; lower experiment.constraints.spacing, or use one file for each part"
         )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from marl_framework.config.field import KEY as FIELD
 from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import FIELD_KEY, MAP_KEY, locate
 from marl_framework.mission.no_fly_zones import KEY as ZONES
-from marl_framework.mission.terrains.raster_file import locate
 
 
 def file_checksum(path: Path) -> str:
@@ -22,10 +21,10 @@ def files_read(config: Config) -> dict[str, str]:
     files: dict[str, Path] = {}
     raster, zones = config.sensor.simulation.raster.path, config.experiment.constraints.no_fly_zones
     if raster is not None and "raster" in config.sensor.simulation.kinds:
-        files[f"sensor.simulation.raster.path: {raster}"] = locate(raster)
+        files[f"{MAP_KEY}: {raster}"] = locate(raster)
     if zones is not None:
-        files[f"{ZONES}: {zones}"] = locate(zones)
+        files[f"{ZONES}: {zones}"] = locate(zones, ZONES)
     field = config.environment.field
-    if field not in (None, RANDOM):
-        files[f"{FIELD}: {field}"] = locate(field)
+    if field is not None and field != RANDOM:
+        files[f"{FIELD_KEY}: {field}"] = locate(field, FIELD_KEY)
     return {name: file_checksum(path) for name, path in files.items()}

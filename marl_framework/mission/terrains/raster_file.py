@@ -22,9 +22,9 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import Array, Place
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import find_map, locate
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 from marl_framework.mission.terrains.geotiff import is_geotiff, read_geotiff
-from marl_framework.mission.terrains.named_maps import DATA, SAMPLE, fetch, find_map
 
 SHARES = (0.6, 0.2, 0.2)
 """Target shares of admissible windows for training, validation and test."""
@@ -97,13 +97,6 @@ def read_raster(config: RasterConfig) -> RasterMap:
 
 def _error(key: str, text: str) -> ConfigError:
     return ConfigError(f"sensor.simulation.raster.{key}: {text}")
-
-
-def locate(name: str) -> Path:
-    """Return the path of a configured file name; see `named_maps.fetch` for special names."""
-    if name.startswith((DATA, SAMPLE)):
-        return fetch(name)
-    return Path(os.path.expanduser(name))  # unlike Path.expanduser, never raises
 
 
 def decode_image(path: Path) -> Array | None:

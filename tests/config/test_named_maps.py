@@ -14,12 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shapely import Point
 
 from marl_framework import data, evaluate
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import read_field
+from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.mission import RasterConfig
+from marl_framework.config.named_maps import FIELD_KEY, FOLDER, MAP_KEY, MAPS, NamedMap, locate
 from marl_framework.evaluation.worlds import chosen_worlds
-from marl_framework.mission.terrains.named_maps import FOLDER, MAPS, NamedMap, fetch
+from marl_framework.mission.files import file_checksum, files_read
 from marl_framework.mission.terrains.raster_file import read_raster
 
 pooch = pytest.importorskip("pooch")
@@ -84,7 +88,7 @@ def test_a_map_is_downloaded_once_and_has_its_own_pixel_size(served, tmp_path) -
     assert read_raster(RasterConfig(path="data:toy", resolution=3)).resolution == 3
     assert len(served.requests) == 1
     served.stop()
-    assert tmp_path / "cache" in fetch("data:toy").parents
+    assert tmp_path / "cache" in locate("data:toy").parents
 
 
 def test_evaluate_flies_a_named_map_as_it_flies_its_file(served, tmp_path) -> None:
@@ -102,13 +106,13 @@ def test_evaluate_flies_a_named_map_as_it_flies_its_file(served, tmp_path) -> No
 
 def test_a_suite_flies_a_named_map(served) -> None:
     (world,) = chosen_worlds("standard", "hills=data:toy", "hills")
-    assert world.map_file == fetch("data:toy")
+    assert world.map_file == locate("data:toy")
 
 
 def test_a_file_with_another_checksum_is_refused_and_removed(served, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(MAPS, "toy", replace(MAPS["toy"], sha256="0" * 64))
     with pytest.raises(ConfigError, match=r"raster\.path: data:toy cannot be downloaded") as found:
-        fetch("data:toy")
+        locate("data:toy")
     assert "hash" in str(found.value)
     assert "\n" not in str(found.value)
     assert cached(tmp_path) == []
@@ -129,7 +133,7 @@ def test_the_missing_extra_is_named(served, monkeypatch, package: str) -> None:
     monkeypatch.setitem(MAPS, "toy", replace(MAPS["toy"], flight=(2022, 216, 475)))
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"needs {package}; pip install '.*\[data\]'"):
-        fetch("data:toy")
+        locate("data:toy")
     assert served.requests == []
 
 
@@ -145,7 +149,7 @@ def test_a_flight_of_a_table_of_r_becomes_a_map(served, tmp_path, monkeypatch) -
     assert found.resolution == 1.2
     served.stop()
     monkeypatch.setattr(rdata, "read_rda", None)  # reading takes a minute: once is enough
-    assert fetch("data:flight").name == "flight.npz"
+    assert locate("data:flight").name == "flight.npz"
 
 
 def test_a_flight_that_the_table_lacks_is_an_error(served, tmp_path, monkeypatch) -> None:
@@ -154,8 +158,46 @@ def test_a_flight_that_the_table_lacks_is_an_error(served, tmp_path, monkeypatch
     rdata.write_rda(served.folder / "flights.rda", {"flights": pd.DataFrame(TABLE)})
     monkeypatch.setitem(MAPS, "flight", replace(served.add("flights.rda"), flight=(2022, 1, 475)))
     with pytest.raises(ConfigError, match="no flight"):
-        fetch("data:flight")
+        locate("data:flight")
     assert not [name for name in cached(tmp_path) if name.endswith(".npz")]
+
+
+@pytest.mark.parametrize("between", [" ", ","])
+def test_a_grid_of_text_becomes_a_field(served, tmp_path, monkeypatch, between: str) -> None:
+    rows = ["0110", "0010", "1110"]  # from north to south
+    text = "\n".join(between.join(f"{float(pixel)}" for pixel in row) for row in rows)
+    (served.folder / "lake.csv").write_text(text)
+    monkeypatch.setitem(MAPS, "lake", replace(served.add("lake.csv"), is_field=True))
+    field = read_field("data:lake")
+    inside = [
+        [field.shape.contains(Point(1.5 * x + 0.7, 1.5 * y + 0.7)) for x in range(3)]
+        for y in reversed(range(3))
+    ]
+    assert inside == [[False, True, True], [False, False, True], [True, True, True]]
+    assert field.shape.area == pytest.approx(6 * 1.5**2)
+    assert field.origin is None
+    served.stop()
+    assert locate("data:lake", FIELD_KEY).name == "lake.geojson"
+
+
+def test_missions_fly_a_named_field(served, monkeypatch) -> None:
+    (served.folder / "lake.csv").write_text("\n".join(["1 1 1 1 1 1"] * 4))
+    lake = replace(served.add("lake.csv"), is_field=True, resolution=5.0)
+    monkeypatch.setitem(MAPS, "lake", lake)
+    config = load_config(resolve_config_path("params_test.yaml"), ["environment.field=data:lake"])
+    assert (config.environment.x_dim, config.environment.y_dim) == (30, 20)
+    assert files_read(config) == {
+        "environment.field: data:lake": file_checksum(locate("data:lake", FIELD_KEY))
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("elevation", FIELD_KEY), ("lake_alamillo", MAP_KEY)], ids=["map", "field"]
+)
+def test_maps_and_fields_have_their_own_keys(name: str, key: str) -> None:
+    right = MAP_KEY if key == FIELD_KEY else FIELD_KEY
+    with pytest.raises(ConfigError, match=f"^{key}: data:{name} is a .*; set {right} to it$"):
+        locate(f"data:{name}", key)
 
 
 def test_a_name_that_does_not_exist_is_an_error() -> None:
