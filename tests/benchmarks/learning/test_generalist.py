@@ -33,7 +33,8 @@ def test_a_world_compares_the_team_with_planners_on_its_missions(tmp_path, capsy
 
 
 def test_worlds_are_missions_of_their_names() -> None:
-    for name, overrides in generalist.worlds().items():
+    areas = {name: keys for name, keys in generalist.worlds().items() if "lake" not in name}
+    for name, overrides in areas.items():  # lakes are downloads
         config = load_config("params_fast.yaml", overrides)
         x, y, _ = config.geometry.lattice_shape
         readings = config.missions.most_agents * config.missions.episode_length
