@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -22,7 +21,8 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, mission_config
 from tests.autopilots.programs import PX4, ArduCopter, Program
 from tests.flying.dry import SEED
-from tests.flying.processes import addresses, fly_apart
+from tests.flying.processes import addresses, fly_apart, moments_of
+from tests.flying.tracks import GROUND, at, distance
 
 SPEED = os.environ.get("SPEED", "1")
 PROGRAMS: dict[str, type[ArduCopter | PX4]] = {"ardupilot": ArduCopter, "px4": PX4}
@@ -30,10 +30,8 @@ NEEDED = {
     "ardupilot": "ARDUCOPTER=/path/to/ardupilot/build/sitl/bin/arducopter",
     "px4": "PX4=/path/to/px4/build/bin/px4",
 }
-GROUND = 0.5  # altitude below which a UAV has landed [m]
 WORDS = ("deployment.origin=[48.0,11.0]", "deployment.home=[47.9998,11.0]")
 WORDS += ("experiment.missions.start=corners", "experiment.constraints.budget=6")
-Array = npt.NDArray[np.float64]
 
 
 @pytest.mark.autopilots
@@ -62,7 +60,8 @@ def test_a_team_flies_as_the_simulator(
 
         apart = config.deployment.separation
         words = ["--policy", policy, "--checkpoint", "pretrained:student", "--separation", apart]
-        flown = fly_apart(tmp_path, config, list(map(str, words)), own, patience=1500)
+        results = fly_apart(tmp_path, config, list(map(str, words)), own, patience=1500)
+        flown = [moments_of(each) for each in results]
     planner = make_planner(policy, environment, team)
     assert flown == simulate(World(environment, SEED), planner).moments
 
@@ -85,15 +84,3 @@ def test_a_team_flies_as_the_simulator(
     print(f"least distance {least:.2f} m")
     assert least > apart - 2 * PROGRAMS[autopilot].error
     assert max(errors) < config.deployment.acceptance_radius + PROGRAMS[autopilot].error
-
-
-def distance(one: Array, other: Array) -> float:
-    """Return the least distance of two UAVs, at least one of which is in the air [m]."""
-    times = np.arange(max(one[0, 0], other[0, 0]), min(one[-1, 0], other[-1, 0]), 0.05)
-    a, b = at(one, times), at(other, times)
-    return float(np.linalg.norm(a - b, axis=1)[np.maximum(a[:, 2], b[:, 2]) > GROUND].min())
-
-
-def at(track: Array, times: Array) -> Array:
-    """Return the true positions at some times [m], [T, 3]."""
-    return np.stack([np.interp(times, track[:, 0], along) for along in track.T[1:]], axis=1)

@@ -42,13 +42,15 @@ class LossyNetwork:
 
     Attributes:
         namespaces: names of the namespaces.
-        cut: whether all packets are lost.
+        cut_off: numbers, from 1, of namespaces whose packets are all lost.
     """
 
     def __init__(self, size: int, loss: float, delay: float, spread: float) -> None:
         self._loss, self._delay, self._spread = loss, delay, spread
-        self._random, self.cut, self._stopped = random.Random(1), False, False
+        self._random, self._stopped = random.Random(1), False
+        self.cut_off: set[int] = set()
         self.namespaces = [f"lossy{os.getpid()}-{number}" for number in range(1, size + 1)]
+        self._numbers = set(range(1, size + 1))
         self._files = [self._connect(*end) for end in enumerate(self.namespaces, 1)]
         self._carrier = threading.Thread(target=self._carry, daemon=True)
 
@@ -91,9 +93,10 @@ class LossyNetwork:
             while not self._stopped:
                 for key, _ in selector.select(0.005):
                     packet, order = os.read(key.fd, 65536), order + 1
-                    to = packet[19] - 1 if packet[0] >> 4 == 4 else -1  # of IPv4 addresses
-                    lost = self.cut or self._random.random() < self._loss
-                    if 0 <= to < len(self._files) and not lost:
+                    ends = {packet[15], packet[19]} if packet[0] >> 4 == 4 else {0}  # addresses
+                    to = packet[19] - 1
+                    lost = bool(ends & self.cut_off) or self._random.random() < self._loss
+                    if ends <= self._numbers and not lost:
                         wait = self._delay + self._random.uniform(-1, 1) * self._spread
                         heapq.heappush(
                             due, (time.monotonic() + wait, order, self._files[to], packet)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -53,8 +54,8 @@ def fly_apart(
     radio: Callable[[int, int], list[str]] = addresses,
     patience: float = PATIENCE,
     namespaces: Sequence[str] = (),
-) -> list[list[Moment]]:
-    """Fly each UAV of a team by the command, in its own process; return their moments.
+) -> list[dict[str, Any]]:
+    """Fly each UAV of a team by the command, in its own process; return the results of each.
 
     The processes are in network namespaces, if these are given.
     """
@@ -75,19 +76,20 @@ def fly_apart(
         flight.join(patience)
         flight.kill()
         assert flight.exitcode == 0
-    return [_moments(folder / f"uav{uav}") for uav in range(1, team + 1)]
+    summaries = (folder / f"uav{uav}" / "summary.json" for uav in range(1, team + 1))
+    return [json.loads(path.read_text())["results"] for path in summaries]
+
+
+def moments_of(results: dict[str, Any]) -> list[Moment]:
+    """Return the moments of a UAV that has dropped no message."""
+    assert results["uav"]["dropped"] == {}
+    return [
+        Moment(tuple(place), tuple(heard), belief, averages)
+        for place, heard, belief, averages in results["moments"]
+    ]
 
 
 def _run(words: list[str], namespace: str) -> None:
     if namespace:
         enter(namespace)
     sys.exit(main(words))
-
-
-def _moments(run: Path) -> list[Moment]:
-    results = json.loads((run / "summary.json").read_text())["results"]
-    assert results["uav"]["dropped"] == {}
-    return [
-        Moment(tuple(place), tuple(heard), belief, averages)
-        for place, heard, belief, averages in results["moments"]
-    ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,15 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import place_at
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.flying.dry_run import simulate
+from marl_framework.flying.replay import read_record
 from marl_framework.mission.environment import MissionEnvironment
 from tests.flying.autopilot import Autopilot, Kind
 from tests.flying.dry import config_of, maker, world_of
 from tests.flying.lossy_network import LossyNetwork, is_possible
-from tests.flying.processes import addresses, fly_apart, free_port
+from tests.flying.processes import addresses, fly_apart, free_port, moments_of, wait_for
 from tests.flying.relay import Relay
+from tests.flying.tracks import Array, distance
 
 pytest.importorskip("zenoh")
 LOSSY = {"communication_range": 15.0, "failure_rate": 0.3}
@@ -39,7 +46,8 @@ def both(
     config = config_of(folder, agents=agents, uav=LOSSY, **changes)
     make = maker(policy, config, folder)
     options = ["--policy", policy, "--checkpoint", str(folder / "team.pt"), *words]
-    flown = fly_apart(folder, config, options, own, namespaces=namespaces)
+    results = fly_apart(folder, config, options, own, namespaces=namespaces)
+    flown = [moments_of(each) for each in results]
     world = world_of(config)
     assert flown == simulate(world, make(world.environment)).moments
     assert len({len(moment.heard) for moments in flown for moment in moments}) > 1
@@ -83,6 +91,55 @@ def test_a_network_that_loses_delays_and_reorders_packets_changes_nothing(tmp_pa
     with LossyNetwork(3, loss=0.05, delay=0.3, spread=0.2) as network:
         names = network.namespaces
         both(tmp_path, "information_gain", 3, between, FAST, names, budget=4, flying=patient)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not is_possible(), reason="needs root and /dev/net/tun")
+def test_a_uav_that_is_cut_off_for_a_minute_returns_and_the_others_fly_on(tmp_path: Path) -> None:
+    moves, words = 12, ("--time-factor", "8", "--policy", "information_gain", "--separation", "5")
+    start: dict[str, Any] = {"dims": (20.0, 20.0), "missions": {"start": "corners"}}
+    config = config_of(tmp_path, agents=3, budget=moves - 1, **start)
+    with LossyNetwork(3, loss=0.0, delay=0.1, spread=0.05) as network:
+
+        def cut_off() -> None:
+            wait_for(lambda: "decided" in _events(tmp_path / "uav3"), 60)
+            network.cut_off.add(3)
+            time.sleep(60)
+            network.cut_off.clear()
+
+        partition = threading.Thread(target=cut_off)
+        partition.start()
+        results = fly_apart(tmp_path, config, words, between, namespaces=network.namespaces)
+        partition.join()
+    *others, alone = [each["uav"] for each in results]
+    assert [(each["left"], each["moves"], each["lost"]) for each in others] == [
+        ("mission done", moves, [2])
+    ] * 2
+    assert alone["left"] == "too few UAVs are heard"
+    assert alone["moves"] < moves
+    assert all(_events(tmp_path / f"uav{uav}")[-1] == "landed" for uav in (1, 2, 3))
+    tracks = [_track(tmp_path / f"uav{uav}") for uav in (1, 2, 3)]
+    assert min(itertools.starmap(distance, itertools.combinations(tracks, 2))) >= 5 - 1e-6
+
+
+def _entries(run: Path, topic: str) -> list[dict[str, Any]]:
+    """Return the entries of a topic in the record of a UAV, also while it flies."""
+    try:
+        _, tapes, _ = read_record(run / "flight.mcap")
+    except ConfigError:  # not begun
+        return []
+    (tape,) = tapes.values()
+    return [json.loads(data) for name, data in tape.items if name == topic]
+
+
+def _events(run: Path) -> list[str]:
+    return [entry["event"] for entry in _entries(run, "log")]
+
+
+def _track(run: Path) -> Array:
+    """Return time and position of a UAV, [T, 4]."""
+    calls = (entry for entry in _entries(run, "calls") if entry["call"] == "status")
+    return np.array([[call["result"][0], *call["result"][1]] for call in calls])
 
 
 @pytest.mark.soak
