@@ -23,7 +23,6 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.registry import make_planner
 from tests.mission.zones import box_zones, feature, touches, write_zones, zone_config
-from tests.soaking import in_soak
 from tests.teams import save_team
 
 COST = "experiment.constraints.cost"
@@ -87,14 +86,13 @@ def test_a_resumed_training_notices_other_zones_and_maps(tmp_path, refused) -> N
     assert resume() == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("settings", "without"),
     [
         (CROWDED, f"{OBSTACLES}.number=0"),
-        *in_soak(
-            ((f"{COST}.limit=30",), f"{COST}.limit=null"),
-            (("experiment.uav.crash_rate=0.1",), "experiment.uav.crash_rate=0"),
-        ),
+        ((f"{COST}.limit=30",), f"{COST}.limit=null"),
+        (("experiment.uav.crash_rate=0.1",), "experiment.uav.crash_rate=0"),
     ],
 )
 def test_an_export_with_observations_refuses_what_it_would_not_know(

@@ -53,7 +53,8 @@ class Served:
         folder.mkdir()
         self.folder = folder
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        serve = partial(self.server.serve_forever, poll_interval=0.01)
+        threading.Thread(target=serve, daemon=True).start()
 
     def add(self, name: str) -> NamedMap:
         """Return the map of a file in the folder."""

@@ -218,6 +218,7 @@ test_record.flight(Path(sys.argv[1]), "information_gain", radio=Killing)
 """
 
 
+@pytest.mark.soak
 def test_a_killed_process_leaves_a_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

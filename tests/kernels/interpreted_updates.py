@@ -259,6 +259,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.soak
 def test_operators_keep_the_promises_of_their_schemas() -> None:
     config = small_config(compute={"compile": False}, dims=(10.0, 10.0), pixels=(6, 6), agents=2)
     env = MissionEnvironment(config, 2, "cpu")

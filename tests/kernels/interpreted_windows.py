@@ -95,6 +95,7 @@ def assert_twins(found: MissionState, expected: MissionState, rounds: int = 1) -
 @example(index=1, seed=2, active=[False, True], way="blank")
 @example(index=0, seed=3, active=[True, True], way="shift")
 @example(index=2, seed=4, active=[True, True], way="shift")
+@pytest.mark.soak
 @settings(max_examples=1, suppress_health_check=list(HealthCheck))
 def test_rounds_are_those_of_plain_operators(
     index: int, seed: int, active: list[bool], way: str

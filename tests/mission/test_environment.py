@@ -11,6 +11,7 @@ from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, SPLITS, split_see
 from marl_framework.observations.builder import ObservationBuilder
 from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import meta_draws, random_actions, small_config
+from tests.soaking import in_soak
 
 RANGES = (0.0, 15.0, 25.0, 100.0)
 
@@ -174,7 +175,7 @@ def step_and_observe(env, builder):
     return transition
 
 
-@pytest.mark.parametrize("options", [{"agents": 4}, {"agents": 5, "actions": 27}])
+@pytest.mark.parametrize("options", [{"agents": 4}, *in_soak({"agents": 5, "actions": 27})])
 def test_the_compiler_accepts_the_step_with_its_observation_whole(options):
     env = MissionEnvironment(small_config(compute={"compile": False}, **options), 3, "cpu")
     builder = ObservationBuilder(env.config, env.lattice, env.camera)

@@ -83,6 +83,7 @@ def test_without_a_folder_everything_is_taken_and_nothing_written(empty: Path, c
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("drawn")
 def test_a_rank_without_a_folder_trains_as_one_with_it(empty: Path, tmp_path, capfd) -> None:
     config = config_with("logging.figure_interval=2")

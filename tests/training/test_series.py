@@ -47,6 +47,7 @@ def results(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())["results"]
 
 
+@pytest.mark.soak
 def test_runs_at_once_are_what_each_is_alone_and_are_summed_up(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

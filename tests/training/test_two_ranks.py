@@ -29,6 +29,7 @@ from tests.training.two_ranks import (
     shown_of,
 )
 
+pytestmark = pytest.mark.soak  # processes that start for half a minute
 ROOT = Path(__file__).parents[2]
 SECONDS = 500
 
