@@ -49,6 +49,8 @@ class NamedMap:
     """Checksum of a download; None for a file of a package."""
     flight: tuple[int, int, int] | None = None
     """Year, day of the year and first minute of the day of a flight in a table of R."""
+    unmeasured: float | None = None
+    """Value of pixels that were not measured, if not NaN."""
     is_field: bool = False
     """Whether it is a field: rows from north to south of pixels that are 1 in the field, else 0."""
 
@@ -63,6 +65,20 @@ def _srtm(tile: str, place: str, sha256: str) -> NamedMap:
         source=f"https://raw.githubusercontent.com/Weizhe-Chen/attentive_kernels/{commit}/"
         f"data/srtm/preprocessed/{tile}.npy",
         sha256=sha256,
+    )
+
+
+def _sarenv(number: int, place: str, sha256: str) -> NamedMap:
+    commit = "9316c970782a9aa58c7853a4cef8e9085bd57adc"
+    return NamedMap(
+        meaning=f"probability of a lost person's location, SAREnv's scenario {number}, {place}",
+        pixel="30 m; flown as 1.2 m",
+        resolution=1.2,
+        licence="MIT (repository namurproject/SAREnv); doi 10.3390/drones9090628",
+        source=f"https://raw.githubusercontent.com/namurproject/SAREnv/{commit}/"
+        f"sarenv_dataset/{number}/heatmap.npy",
+        sha256=sha256,
+        unmeasured=0.0,  # outside the scenario's circle
     )
 
 
@@ -112,6 +128,16 @@ MAPS = {
         "ypacarai_map_low_res.csv",
         "Lake Ypacaraí, Paraguay",
         "a0c3e9aa8be421670074770b09eb0aed92cb68f2b7bbbc0eaa0582ab746c17c1",
+    ),
+    "sarenv_7": _sarenv(
+        7,
+        "forests in Poland",
+        "ab140be35e0ea0d6af1921a261c23c0d47bee0b2efc0269fb57b7f2b1529698e",
+    ),
+    "sarenv_8": _sarenv(
+        8,
+        "roads in the Netherlands",
+        "7f5e50ced07e038fe2d76d2905ec88d948bc76c7a472a3aacc1fbf38fefb3874",
     ),
     "srtm_n17e073": _srtm(
         "N17E073",

@@ -153,6 +153,13 @@ def test_a_flight_of_a_table_of_r_becomes_a_map(served, tmp_path, monkeypatch) -
     assert locate("data:flight").name == "flight.npz"
 
 
+def test_a_value_of_a_map_may_mean_not_measured(served, monkeypatch) -> None:
+    outside = float(VALUES[7, 5])
+    monkeypatch.setitem(MAPS, "toy", replace(MAPS["toy"], unmeasured=outside))
+    values = read_raster(RasterConfig(path="data:toy")).values
+    np.testing.assert_array_equal(values, np.where(outside == VALUES, np.nan, VALUES))
+
+
 def test_a_flight_that_the_table_lacks_is_an_error(served, tmp_path, monkeypatch) -> None:
     import pandas as pd
 

@@ -89,6 +89,8 @@ def read_raster(config: RasterConfig) -> RasterMap:
         raise _error("path", f"{name} cannot be read: {text or type(error).__name__}") from error
     if named is not None:
         stored = named.resolution
+        if named.unmeasured is not None:
+            array = np.where(array == named.unmeasured, np.nan, array)
     resolution = stored if place is not None else config.resolution or stored
     if resolution is None:
         raise _error("resolution", f"{name} does not contain its metres per pixel; set it here")
