@@ -110,6 +110,10 @@ def digest(checkpoint: Checkpoint) -> str:
     return hashlib.sha256(checkpoint.path.read_bytes()).hexdigest()[:16]
 
 
+_NO_TRAINING = ("compute", "logging", "deployment", "flying")
+"""Sections that change no training."""
+
+
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
     """Check that checkpoints are trainings of one configuration with different seeds.
 
@@ -123,9 +127,9 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         for key in ("predictor", "prior"):
             tree["experiment"]["baselines"][SEARCH].pop(key)
         tree["networks"].pop("predictor")
-        tree["learning"]["teacher"].pop("run")
+        tree["learning"].pop("teacher")  # teams of the library keep none
         tree["distillation"].pop("teachers")
-        return seed, {k: v for k, v in tree.items() if k not in ("compute", "logging")}
+        return seed, {k: v for k, v in tree.items() if k not in _NO_TRAINING}
 
     trainings = [separate_seed(checkpoint) for checkpoint in checkpoints]
     for checkpoint, (seed, tree) in zip(checkpoints[1:], trainings[1:], strict=True):

@@ -358,6 +358,8 @@ def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -
         team(tmp_path / f"{seed}.pt", seed, *(f"{key}=runs/{seed}" for key in own))
         for seed in (3, 4)
     ]
+    bare = "learning.teacher.weight=0", "deployment.speed=4", "flying.min_battery=0.3"
+    given.append(team(tmp_path / "5.pt", 5, *bare))  # a team of the library keeps no teacher
     suite.check_one_training([find_checkpoint(path) for path in given], "--checkpoint")
 
 
