@@ -120,7 +120,10 @@ TABLES = {
     "whole_maps": Table(
         tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps
     ),
-    "sgptools": Table((f"sgptools{_TRAININGS}",), pages.evaluated),
+    "sgptools": Table(
+        tuple(f"sgptools{terrain}{_TRAININGS}" for terrain in ("", "-random_field", "-elevation")),
+        pages.evaluated,
+    ),
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),

@@ -59,12 +59,12 @@ def published_mixed(results: Json) -> str:
 
 
 def published_student(*results: Json) -> str:
-    """Return results of the shipped student in the published simulator, one file per world."""
+    """Return results of the students in the published simulator, one file per world."""
     rows = {}
     for world in results:
         settings, policies = world["settings"], world["policies"]
         name = f"`{settings['terrain']}`, {settings['starts'].removesuffix('s')} starts"
-        rows[f"{name}: `pretrained:student`"] = policies["learned"]["summary"]
+        rows[f"{name}: `params_student.yaml`"] = policies["learned"]["summary"]
         gain = policies["published_information_gain"]
         rows[f"{name}: published information gain"] = gain["summary"]
     return _published_table(rows)
@@ -87,11 +87,16 @@ def _published_table(summaries: Mapping[str, Json]) -> str:
     )
 
 
-def evaluated(results: Json) -> str:
+def evaluated(*worlds: Json) -> str:
     """Return results of `evaluate` after the last move, and differences to the reference."""
-    reference = results["reference"]
+    reference = worlds[0]["reference"]
 
-    def cells(name: str, metric: str) -> list[str]:
+    def terrain(results: Json) -> str:
+        simulation = results["settings"]["configuration"]["sensor"]["simulation"]
+        (kind,) = simulation["kinds"]
+        return simulation["raster"]["path"] if kind == "raster" else kind
+
+    def cells(results: Json, name: str, metric: str) -> list[str]:
         row = results["summary"][name][metric]
         if name == reference:
             return [f"{row['mean']:.3f} ± {row['std']:.3f}", ""]
@@ -102,9 +107,15 @@ def evaluated(results: Json) -> str:
 
     less = f"− `{reference}` [95 %]"
     return markdown(
-        ("policy", "ROI entropy [bit]", less, "F1", less),
+        ("terrain", "policy", "ROI entropy [bit]", less, "F1", less),
         (
-            (f"`{name.rpartition('.')[2]}`", *cells(name, "roi_entropy"), *cells(name, "f1"))
+            (
+                f"`{terrain(results)}`",
+                f"`{name.rpartition('.')[2]}`",
+                *cells(results, name, "roi_entropy"),
+                *cells(results, name, "f1"),
+            )
+            for results in worlds
             for name in results["summary"]
         ),
     )
