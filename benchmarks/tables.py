@@ -116,6 +116,7 @@ TABLES = {
     "generalist_64": Table(
         (f"generalist-64{_TRAININGS}",), partial(_printed, "learning.generalist")
     ),
+    "metrics": Table((), pages.metrics),
     "lakes": Table((f"generalist-lakes{_TRAININGS}",), partial(_printed, "learning.generalist")),
     "whole_maps": Table(
         tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.helpers.text import markdown
+from marl_framework.training.logging import METRICS
 
 Json = Mapping[str, Any]
 
@@ -85,6 +86,12 @@ def _published_table(summaries: Mapping[str, Json]) -> str:
             for label, row in summaries.items()
         ),
     )
+
+
+def metrics() -> str:
+    """Return the metrics of a training and their meanings."""
+    rows = ((f"`{tag}`", text.replace("|", "\\|")) for tag, text in METRICS.values())
+    return markdown(("metric", "meaning"), rows)
 
 
 def evaluated(*worlds: Json) -> str:

@@ -18,11 +18,18 @@ from marl_framework.evaluation import suite as suites
 from marl_framework.evaluation import worlds
 
 TRAINING = "training-params-float32--intel-xeon-2-cores.json"
-BESIDE_PACKAGES = {
-    f"training-{name}--nvidia-h100"
-    for name in ("gpu-eager", "paper-eager", "128x5-eager", "gpu-graphs-before")
+BESIDE_FILES = {
+    *(
+        f"training-{name}--nvidia-h100"
+        for name in ("gpu-eager", "paper-eager", "128x5-eager", "gpu-graphs-before")
+    ),
+    *(
+        f"published_simulator-student-{terrain}-{starts}--intel-xeon-2-cores"
+        for terrain in ("split", "mixed")
+        for starts in ("published", "corners")
+    ),
 }
-"""Results of committed code in a folder that also had packages."""
+"""Results of committed code in a folder that also had packages, or the runs that flew."""
 Tree = dict[str, Any]
 
 
@@ -40,7 +47,7 @@ def test_a_published_result_is_of_committed_code(path: Path) -> None:
     assert len(machine["commit"]) == 40
     if machine["uncommitted_changes"] is None:
         assert "without .git" in found["note"]
-    elif path.stem not in BESIDE_PACKAGES:
+    elif path.stem not in BESIDE_FILES:
         assert not machine["uncommitted_changes"], "commit first, then measure"
 
 
