@@ -37,7 +37,7 @@ from marl_framework.runs.folder import RunFolder
 ABORT = "abort"
 """File in the run folder that, once it exists, brings the whole team home."""
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
-_GRACE = 0.5  # for the last messages on their way [s]
+_GRACE = 3.0  # for the last messages on their way, also where some are lost [s]
 _REFRESH = 5  # of a browser [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
 _LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))

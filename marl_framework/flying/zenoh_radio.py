@@ -14,9 +14,16 @@ from marl_framework.flying.messages import Position, decode
 if TYPE_CHECKING:
     import zenoh
 
-# Of a congested link [µs]: it loses a reading, or is closed and opened again for a position.
-_QUEUE = "transport/link/tx/queue/congestion_control"
-_WAITS = {f"{_QUEUE}/drop/wait_before_drop": 50_000, f"{_QUEUE}/block/wait_before_close": 500_000}
+_QUEUE, _LINK = "transport/link/tx/queue/congestion_control", "transport/unicast"
+_WAITS = {
+    # A congested link loses a reading, or is closed and opened again for a position [µs].
+    f"{_QUEUE}/drop/wait_before_drop": 50_000,
+    f"{_QUEUE}/block/wait_before_close": 500_000,
+    # Where packets are lost, TCP repeats them for long, and a new link would lose as many [ms].
+    "transport/link/tx/lease": 60_000,
+    f"{_LINK}/open_timeout": 60_000,
+    f"{_LINK}/accept_timeout": 60_000,
+}
 
 
 class ZenohRadio:
