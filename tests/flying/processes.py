@@ -19,7 +19,7 @@ from marl_framework.flying.options import main
 from tests.flying.dry import SEED
 from tests.flying.lossy_network import enter
 
-PATIENCE = 600  # until a process is stuck [s]
+PATIENCE = 300  # until a process is stuck [s]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["marl_framework.flying.solo", "marl_framework.flying.options"])
 
