@@ -55,57 +55,59 @@ class NamedMap:
     """Whether it is a field: rows from north to south of pixels that are 1 in the field, else 0."""
 
 
+def _github(repository: str, commit: str, path: str) -> str:
+    """Return the address of a file."""
+    return f"https://raw.githubusercontent.com/{repository}/{commit}/{path}"
+
+
 def _srtm(tile: str, place: str, sha256: str) -> NamedMap:
-    commit = "1ccb7255e1a09d215af39da3bb1efe6305cf4dea"
+    repository, commit = "Weizhe-Chen/attentive_kernels", "1ccb7255e1a09d215af39da3bb1efe6305cf4dea"
     return NamedMap(
         meaning=f"SRTM elevation, grey values 0 to 255, {place}",
         pixel="10 arc seconds, about 309 m to the north; flown as 1.2 m",
         resolution=1.2,
-        licence="MIT (repository Weizhe-Chen/attentive_kernels)",
-        source=f"https://raw.githubusercontent.com/Weizhe-Chen/attentive_kernels/{commit}/"
-        f"data/srtm/preprocessed/{tile}.npy",
+        licence=f"MIT (repository {repository})",
+        source=_github(repository, commit, f"data/srtm/preprocessed/{tile}.npy"),
         sha256=sha256,
     )
 
 
 def _sarenv(number: int, place: str, sha256: str) -> NamedMap:
-    commit = "9316c970782a9aa58c7853a4cef8e9085bd57adc"
+    repository, commit = "namurproject/SAREnv", "9316c970782a9aa58c7853a4cef8e9085bd57adc"
     return NamedMap(
         meaning=f"probability of a lost person's location, SAREnv's scenario {number}, {place}",
         pixel="30 m; flown as 1.2 m",
         resolution=1.2,
-        licence="MIT (repository namurproject/SAREnv); doi 10.3390/drones9090628",
-        source=f"https://raw.githubusercontent.com/namurproject/SAREnv/{commit}/"
-        f"sarenv_dataset/{number}/heatmap.npy",
+        licence=f"MIT (repository {repository}); doi 10.3390/drones9090628",
+        source=_github(repository, commit, f"sarenv_dataset/{number}/heatmap.npy"),
         sha256=sha256,
         unmeasured=0.0,  # outside the scenario's circle
     )
 
 
 def _throne(year: int, day: int, minute: int) -> NamedMap:
-    commit = "cbd0f95c6877d2a1bdbd603a7fff3544d9ed51af"
+    repository, commit = "ggcostoya/throne", "cbd0f95c6877d2a1bdbd603a7fff3544d9ed51af"
     when = date(year, 1, 1) + timedelta(days=day - 1)
     return NamedMap(
         meaning=f"surface temperature of scrubland [°C], {when} {minute // 60}:{minute % 60:02}",
         pixel="1.2 m",
         resolution=1.2,
-        licence="MIT (repository ggcostoya/throne); doi 10.1111/2041-210X.70096",
-        source=f"https://raw.githubusercontent.com/ggcostoya/throne/{commit}/"
-        "case_study_data/c_flights_data.RData",
+        licence=f"MIT (repository {repository}); doi 10.1111/2041-210X.70096",
+        source=_github(repository, commit, "case_study_data/c_flights_data.RData"),
         sha256="2573fe5a67fa236392c94933da26f495854e90a9f8f690a909278aece9040e6b",
         flight=(year, day, minute),
     )
 
 
 def _lake(file: str, place: str, sha256: str) -> NamedMap:
+    repository = "AMendB/MultiAgentInformativePath"
     commit = "915d75bbdda09fb1bd212adb74fd467853219863"
     return NamedMap(
         meaning=f"field: {place}, from the code of GuadalPlanner's first author",
         pixel="not stated; flown as 2.5 m",
         resolution=2.5,
-        licence="none stated (repository AMendB/MultiAgentInformativePath)",
-        source=f"https://raw.githubusercontent.com/AMendB/MultiAgentInformativePath/{commit}/"
-        f"Environment/Maps/{file}",
+        licence=f"none stated (repository {repository})",
+        source=_github(repository, commit, f"Environment/Maps/{file}"),
         sha256=sha256,
         is_field=True,
     )

@@ -40,6 +40,7 @@ SETTINGS = f"experiment.baselines.{SEARCH}."
 METRICS = report.METRICS
 LABELS = {metric: report.LABELS[metric] for metric in METRICS}
 _SIGNS = METRICS | {"ece": -1, "brier": -1}  # all metrics of a flight
+_NO_TRAINING = ("compute", "logging", "deployment", "flying")  # sections that change no training
 _DIGITS = 6  # decimals of a mission's value in the files
 
 
@@ -108,10 +109,6 @@ def _team_digest(team: Checkpoint) -> str:
 def digest(checkpoint: Checkpoint) -> str:
     """Return a shortened SHA-256 of a checkpoint file."""
     return hashlib.sha256(checkpoint.path.read_bytes()).hexdigest()[:16]
-
-
-_NO_TRAINING = ("compute", "logging", "deployment", "flying")
-"""Sections that change no training."""
 
 
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:

@@ -15,12 +15,12 @@ from tests.flying.processes import free_port, wait_for
 from tests.flying.tracks import Array
 
 mavsdk = pytest.importorskip("mavsdk")
-from mavsdk.plugins.mission_raw import MissionRaw  # noqa: E402
-from mavsdk.plugins.mission_raw_server import MissionRawServer  # noqa: E402
+mission_raw = pytest.importorskip("mavsdk.plugins.mission_raw")
+mission_raw_server = pytest.importorskip("mavsdk.plugins.mission_raw_server")
 
 
 @pytest.fixture
-def link() -> Iterator[tuple[MissionRaw, list[Any]]]:
+def link() -> Iterator[tuple[Any, list[Any]]]:
     """Return MAVSDK's uploader, and the missions that its autopilot has received."""
     mavsdk.log_subscribe(lambda *_: True)
     kinds, port = mavsdk.ComponentType, free_port(socket.SOCK_DGRAM)
@@ -30,17 +30,18 @@ def link() -> Iterator[tuple[MissionRaw, list[Any]]]:
     )
     ground.add_any_connection(f"udpin://127.0.0.1:{port}")
     autopilot.add_any_connection(f"udpout://127.0.0.1:{port}")
-    server, received = MissionRawServer(autopilot.server_component()), list[Any]()
+    server = mission_raw_server.MissionRawServer(autopilot.server_component())
+    received: list[Any] = []
     server.subscribe_incoming_mission(lambda result, found, _: received.append(found))
     system = ground.first_autopilot(20.0)
     assert system is not None
-    yield MissionRaw(system), received
+    yield mission_raw.MissionRaw(system), received
     ground.destroy()
     autopilot.destroy()
 
 
 def test_an_autopilot_receives_the_mission_of_a_plan(
-    flown: Path, link: tuple[MissionRaw, list[Any]]
+    flown: Path, link: tuple[Any, list[Any]]
 ) -> None:
     uploader, received = link
     folder, _ = missions(flown)[0]
