@@ -37,7 +37,6 @@ from marl_framework.runs.folder import RunFolder
 ABORT = "abort"
 """File in the run folder that, once it exists, brings the whole team home."""
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
-_GRACE = 3.0  # for the last messages on their way, also where some are lost [s]
 _REFRESH = 5  # of a browser [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
 _LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
@@ -77,7 +76,6 @@ def fly_one(
     with ExitStack() as stack:
         link = ZenohRadio(world.number, uav, options.radio, options.listen)
         stack.callback(link.close)
-        stack.callback(time.sleep, _GRACE)
         hardware = _equip(world, uav, link, entries.append, options, stack)
 
         def fly(run: RunFolder) -> Pilot:
@@ -117,6 +115,8 @@ def fly_one(
             print(describe(options.uav, done))
 
         code = fly_into_run(config, device, options, fly, write)
+        if len(stopped) < 2:
+            link.leave()
     for error in stopped:
         raise error
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import SimpleQueue
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import zenoh
 
 _QUEUE, _LINK = "transport/link/tx/queue/congestion_control", "transport/unicast"
+_REPEAT = 1.0  # time between two last positions [s]
 _WAITS = {
     # A congested link loses a reading, or is closed and opened again for a position [µs].
     f"{_QUEUE}/drop/wait_before_drop": 50_000,
@@ -32,7 +34,7 @@ class ZenohRadio:
     Positions have the key `marl/<mission>/position/<uav>`, readings and plans have
     `marl/<mission>/data/<uav>`. A congested link drops readings and plans; positions wait for it.
     Messages of a UAV arrive in the order in which it sent them. The liveliness token
-    `marl/<mission>/alive/<uav>` exists while the radio is open.
+    `marl/<mission>/alive/<uav>` exists until the UAV leaves, or the radio is closed.
 
     `connect` has endpoints of other UAVs or of routers, such as `tcp/10.0.0.1:7447`; `listen` has
     those to which others connect, by default a free TCP port. Without both, UAVs find each other by
@@ -54,6 +56,7 @@ class ZenohRadio:
             text = "--radio: zenoh is missing; pip install 'marl_framework[fly]'"
             raise ConfigError(text) from error
         self._new: SimpleQueue[bytes] = SimpleQueue()
+        self._uav, self._last_position = uav, b""
         self.present: set[int] = set()
         self._error, key = zenoh.ZError, f"marl/{mission:016x}"
         try:
@@ -78,25 +81,34 @@ class ZenohRadio:
         # One subscriber, as two would not receive in order. Others send to a UAV once they know
         # its token, which therefore follows the subscriber.
         remote = zenoh.Locality.REMOTE
-        self._kept = (
-            session.declare_subscriber(f"{key}/*/*", self._take, allowed_origin=remote),
-            session.liveliness().declare_token(f"{key}/alive/{uav}"),
-            session.liveliness().declare_subscriber(f"{key}/alive/*", self._note, history=True),
-        )
+        alive = session.liveliness()
+        received = session.declare_subscriber(f"{key}/*/*", self._take, allowed_origin=remote)
+        self._token = alive.declare_token(f"{key}/alive/{uav}")
+        tokens = alive.declare_subscriber(f"{key}/alive/*", self._note, history=True)
+        self._subscribers = received, tokens
 
     def send(self, data: bytes) -> None:
         """Send a message to all others."""
-        publisher = self._publishers[isinstance(decode(data), Position)]
+        if is_position := isinstance(decode(data), Position):
+            self._last_position = data
         with suppress(self._error):  # lost, as any message may be
-            publisher.put(data)
+            self._publishers[is_position].put(data)
 
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived since the last call."""
         return [self._new.get() for _ in range(self._new.qsize())]
 
+    def leave(self) -> None:
+        """Remove the liveliness token, and repeat the last position until all others have left."""
+        self._token.undeclare()
+        while self.present - {self._uav}:
+            self.send(self._last_position)
+            time.sleep(_REPEAT)
+
     def close(self) -> None:
-        """Leave the team; messages on their way may be lost."""
-        self._session.close()
+        """Close all links; messages on their way may be lost."""
+        with suppress(self._error):  # a slow link: it ends with the process
+            self._session.close()
 
     def _take(self, sample: zenoh.Sample) -> None:
         self._new.put(sample.payload.to_bytes())

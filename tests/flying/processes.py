@@ -81,8 +81,8 @@ def fly_apart(
 
 
 def moments_of(results: dict[str, Any]) -> list[Moment]:
-    """Return the moments of a UAV that has dropped no message."""
-    assert results["uav"]["dropped"] == {}
+    """Return the moments of a UAV that has dropped no message except repeated ones."""
+    assert results["uav"]["dropped"].keys() <= {"double"}
     return [
         Moment(tuple(place), tuple(heard), belief, averages)
         for place, heard, belief, averages in results["moments"]

@@ -88,7 +88,7 @@ def test_a_slow_link_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(not is_possible(), reason="needs root and /dev/net/tun")
 def test_a_network_that_loses_delays_and_reorders_packets_changes_nothing(tmp_path: Path) -> None:
     patient = {"message_timeout": 120.0, "clock_error": 60.0, "longest_hold": 600.0}
-    with LossyNetwork(3, loss=0.05, delay=0.3, spread=0.2) as network:
+    with LossyNetwork(3, loss=0.3, delay=0.3, spread=0.2) as network:
         names = network.namespaces
         both(tmp_path, "information_gain", 3, between, FAST, names, budget=4, flying=patient)
 

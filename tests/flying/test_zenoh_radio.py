@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -106,6 +107,24 @@ def test_a_uav_that_leaves_is_no_longer_present(join: Join, port: int) -> None:
     wait_for(lambda: radio.present == {0})
     other.send(messages(1, 1)[0])  # lost, without an error
     assert radio.receive() == []
+
+
+def test_a_uav_that_leaves_repeats_its_last_position_until_all_have_left(
+    join: Join, port: int
+) -> None:
+    radio, other = join(0, port), join(1, port)
+    wait_for(lambda: radio.present == other.present == {0, 1})
+    first, last = messages(1, 2)[2::3]
+    for data in first, last:
+        other.send(data)
+    assert gather(radio, 2) == [first, last]
+    leaving = threading.Thread(target=other.leave)
+    leaving.start()
+    assert gather(radio, 2) == [last, last]
+    wait_for(lambda: radio.present == {0})
+    radio.leave()  # returns at once, as all others have left
+    leaving.join(PATIENCE)
+    assert not leaving.is_alive()
 
 
 def test_a_cut_link_is_opened_again(join: Join, port: int) -> None:
