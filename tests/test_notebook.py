@@ -28,6 +28,7 @@ def test_the_notebook_is_short_and_stored_without_outputs(notebook) -> None:
             assert cell.execution_count is None
 
 
+@pytest.mark.soak
 def test_the_notebook_runs_and_its_policies_fly_the_same_missions(
     notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

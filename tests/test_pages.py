@@ -20,9 +20,11 @@ from marl_framework.config.loading import load_config
 from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.main import make_parser
 from tests.pages import PAGES, ROOT, Block, all_blocks, blocks, promised_shapes, run_script, shapes
+from tests.soaking import in_soak
 from tests.test_architecture import FLOORS
 
 SCRIPTS = [block for block in all_blocks("python") if block.module is None]
+SLOW = [block for block in SCRIPTS if "benchmarl" in block.code]
 PARTS = [block for block in all_blocks("python") if block.module is not None]
 COMMANDS = [(block, command) for block in all_blocks("sh") for command in block.commands()]
 OURS = [(b, c) for b, c in COMMANDS if "marl_framework." in c or c.startswith("./train_with")]
@@ -41,7 +43,11 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.parametrize("block", SCRIPTS, ids=_label)
+@pytest.mark.parametrize(
+    "block",
+    [*in_soak(*SLOW), *(block for block in SCRIPTS if block not in SLOW)],
+    ids=_label,
+)
 def test_a_script_runs_and_prints_the_shapes_of_its_comments(block: Block) -> None:
     for package in ("benchmarl", "torchrl", "vmas", "pettingzoo", "gymnasium"):
         if package in block.code:

@@ -38,7 +38,7 @@ ELSEWHERE = ("coma", "mappo", "sac")  # in tests/test_resume.py
 PARTS |= {name: [f"experiment.algorithm={name}"] for name in ALGORITHMS if name not in ELSEWHERE}
 for name in ("isac", "qmix"):
     PARTS[name].append("logging.save_replay=true")
-FIRST = ("all", "attention", "qmix")
+FIRST = ("all", "qmix")
 FIXED = ("hidden", "unused")  # layers of Frozen
 
 

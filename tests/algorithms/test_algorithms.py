@@ -204,10 +204,16 @@ def test_without_normalisation_the_critic_learns_the_returns() -> None:
     ("name", "options"),
     [
         ("coma", {"advantage": "return"}),
-        ("mappo", {}),
         ("sac", SOFT),
-        ("qmix", {}),
-        *in_soak(("coma", {}), ("iac", {}), ("central_v", {}), ("ippo", {}), ("isac", SOFT)),
+        *in_soak(
+            ("mappo", {}),
+            ("qmix", {}),
+            ("coma", {}),
+            ("iac", {}),
+            ("central_v", {}),
+            ("ippo", {}),
+            ("isac", SOFT),
+        ),
     ],
 )
 def test_a_two_by_two_team_game_is_solved(name: str, options: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ from marl_framework.planners import (
 from marl_framework.planners.registry import make_planner
 from tests.mission.mixed import of_mission, reset_of_mission
 from tests.small import small_config
+from tests.soaking import in_soak
 
 
 def flight_config(*kinds: str, lost_frames: float = 0.0) -> Config:
@@ -213,7 +214,7 @@ class MetaDraws:
         return combined([self._env.draw_step()], lambda parts: parts[0].to("meta"))
 
 
-@pytest.mark.parametrize("name", ["coverage", "information_gain", "oracle"])
+@pytest.mark.parametrize("name", ["information_gain", *in_soak("coverage", "oracle")])
 def test_a_flight_reads_nothing_back(name: str) -> None:
     config = flight_config("split")
     source = MissionEnvironment(config, 2, "cpu", "test")

@@ -13,12 +13,13 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.integrations.gymnasium import ENV_ID, MissionVectorEnv
 from tests.integrations.core_flight import fly
 from tests.small import small_config
+from tests.soaking import in_soak
 
 CONFIG = small_config()
 LENGTH = CONFIG.missions.episode_length
 
 
-@pytest.mark.parametrize("mode", [None, "rgb_array", "human"])
+@pytest.mark.parametrize("mode", [None, *in_soak("rgb_array", "human")])
 def test_gymnasiums_checker_passes(mode: str | None, screen: list[Any]) -> None:
     check_env(gymnasium.make(ENV_ID, config=CONFIG, render_mode=mode).unwrapped)
     assert len(screen) > 0  # it tries the other modes too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
+import pytest
 
 from benchmarks.figures import observations
 from benchmarks.reference import plain_mission
@@ -12,6 +13,7 @@ from marl_framework.config.loading import load_config
 from tests.benchmarks.running import refusal
 
 
+@pytest.mark.soak
 def test_every_channel_is_drawn(tmp_path, capsys):
     assert observations.main([str(tmp_path), "--config", "params_test.yaml"]) == 0
     names = {path.stem for path in tmp_path.iterdir()}
