@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 def add_overrides(
     parser: argparse.ArgumentParser, text: str = "override a key of the params file; repeatable"
 ) -> None:
-    """Add `--set SECTION.KEY=VALUE`, which appends to `overrides`."""
+    """Add `--set SECTION.KEY=VALUE` or `--set @FILE`, which appends to `overrides`."""
     action = parser.add_argument("--set", dest="overrides", action="append", default=[], help=text)
     action.metavar = "SECTION.KEY=VALUE"
 

@@ -23,6 +23,7 @@ _INSIDE, _BESIDE = (path / "params" for path in Path(__file__).resolve().parents
 PARAMS = _BESIDE if _BESIDE.is_dir() and not _INSIDE.is_dir() else _INSIDE
 EXTENDS = "extends"
 """Key that names the params file on which a params file is based."""
+_FROM_FILE = "@"  # begins an override that names a params file
 _AREA, _SIDES = "environment.area", ("environment.x_dim", "environment.y_dim")
 MISSION = (
     *("sensor", "mapping", *_SIDES, _AREA, "environment.field"),
@@ -64,7 +65,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Args:
         path: path or name. A file with `extends: other.yaml` holds only the differences from that
             file, which is in the same folder or in `params/`.
-        overrides: texts `section.key=value`, value in YAML; later overrides win.
+        overrides: texts `section.key=value`, value in YAML, or `@file` for all keys of a params
+            file, without those of the file that it extends; later overrides win.
 
     Raises:
         ConfigError: the message names file or override, key, and valid values, in one line.
@@ -217,15 +219,24 @@ def _read_values(
     layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[str]
 ) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
     """Yield each layer's name, origin (for messages), values by dotted name, and problems."""
-    for name, tree in layers:
-        if not isinstance(tree, Mapping):
-            raise ConfigError(f"{name}: must hold sections such as networks:, got {show(tree)}")
-        problems: list[str] = []
-        origin = "" if name == source else f" (from {name})"
-        yield name, origin, _flatten(tree, problems), problems
+    yield from (_read_layer(layer, source) for layer in layers)
     for text in overrides:
+        if text.startswith(_FROM_FILE):  # without the keys of files that it extends
+            file = resolve_config_path(text.removeprefix(_FROM_FILE))
+            yield _read_layer(_read_layers(file)[-1], source)
+            continue
         name = f"override {text if len(text) <= 100 else text[:97] + '...'}"
         yield name, f" ({name})", _parse_override(text, name), []
+
+
+def _read_layer(layer: tuple[str, Any], source: str) -> tuple[str, str, dict[str, Any], list[str]]:
+    """Return a file's name, origin, values by dotted name, and problems."""
+    name, tree = layer
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{name}: must hold sections such as networks:, got {show(tree)}")
+    problems: list[str] = []
+    origin = "" if name == source else f" (from {name})"
+    return name, origin, _flatten(tree, problems), problems
 
 
 def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import PARAMS, load_config
+from marl_framework.config.loading import PARAMS, differences, load_config
 from tests.config.test_former import changed
 
 
@@ -104,3 +104,33 @@ def test_a_file_mends_what_is_wrong_in_its_base_and_is_blamed_for_its_own(tmp_pa
     assert text.startswith(f"{file}: learning.tau: ")
     assert "gamma" not in text
     assert "base.yaml" not in text
+
+
+def test_an_override_may_be_the_keys_of_a_file_without_its_base(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        base="{learning: {gamma: 0.1, batch_size: 9}}",
+        top="{extends: base.yaml, learning: {gamma: 0.2, lambda: 0.2}}",
+    )
+    plain = load_config("params_test.yaml")
+    changed = load_config(
+        "params_test.yaml", ["learning.lambda=0.3", f"@{file}", "learning.gamma=0.4"]
+    )
+    new = {key: value for key, (_, value) in differences(plain, changed).items()}
+    assert new == {"learning.gamma": 0.4, "learning.lambda": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("3", "must hold sections"), ("{learning: {gamma: 2}}", "learning.gamma"), ("", "empty")],
+)
+def test_problems_of_an_override_by_a_file_name_it(tmp_path: Path, text: str, named: str) -> None:
+    file = write(tmp_path, top=text)
+    with pytest.raises(ConfigError, match=named) as error:
+        load_config("params_test.yaml", [f"@{file}"])
+    assert str(file) in str(error.value)
+
+
+def test_an_override_by_a_missing_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such file"):
+        load_config("params_test.yaml", ["@nowhere.yaml"])

@@ -25,6 +25,7 @@ NAMES = (
     "collective",
     "student",
     "generalist",
+    "rough",
     "test",
 )
 DEFAULTS = {"params.yaml", *(f"params_{name}.yaml" for name in NAMES)}
