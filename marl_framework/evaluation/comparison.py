@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from marl_framework.command_line import warn
+from marl_framework.config import types
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
@@ -75,11 +76,12 @@ class Comparison:
     device: torch.device
 
     def fly(self) -> dict[str, FlightRecord]:
-        """Fly all missions with each planner; print each planner's time.
+        """Fly all missions with each planner; print what they are, and each planner's time.
 
         In a terminal, a bar shows the moves of the planner that flies.
         """
         records = {}
+        print(f"missions: {describe_missions(next(iter(self.environments.values())))}", flush=True)
         for name, planner in self.planners.items():
             start, env = time.perf_counter(), self.environments[name]
             with Progress(
@@ -94,6 +96,25 @@ class Comparison:
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
         warn_without_interest(record.metrics["roi_entropy"][:, 0])
         return records
+
+
+def describe_missions(env: MissionEnvironment) -> str:
+    """Return terrain, team, radio and area of missions; several values are drawn from."""
+
+    def listed(values: object) -> str:
+        return "/".join(f"{each:g}" for each in types.choices(values))
+
+    config, cells = env.config, env.camera.shape
+    area, experiment = config.environment, config.experiment
+    return ", ".join(
+        (
+            "/".join(config.sensor.simulation.kinds),
+            f"{listed(experiment.missions.n_agents)} UAVs",
+            f"{listed(tuple(budget + 1 for budget in config.missions.budgets))} moves",
+            f"radio {listed(experiment.uav.communication_range)} m",
+            f"{area.x_dim:g} m x {area.y_dim:g} m of {cells[0]} x {cells[1]} cells",
+        )
+    )
 
 
 def prepare(

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marl_framework.config.loading import config_to_dict, dump_config
+from marl_framework.config.loading import config_to_dict, dump_config, load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluate import latest_teams, main
 from marl_framework.evaluation import comparison
 from marl_framework.main import main as train
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.runs.files import write_json
 from marl_framework.runs.lock import RunLock
 from tests.small import small_config
@@ -438,3 +439,10 @@ def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.M
     assert '<meta http-equiv="refresh" content="20">' in page
     assert train([*given, "--resume", "--allow-changed", "learning.training_steps"]) == 0
     assert watch(Path("runs/t"))["settings"]["training_step"] == 4
+
+
+def test_missions_are_described_by_the_values_that_they_draw_from() -> None:
+    sides = ["environment.x_dim=100", "experiment.uav.communication_range=[0, .inf]"]
+    env = MissionEnvironment(load_config("params_fast.yaml", sides), 1, "cpu")
+    described = comparison.describe_missions(env)
+    assert described.endswith("4 UAVs, 15 moves, radio 0/inf m, 100 m x 50 m of 207 x 103 cells")
