@@ -12,7 +12,7 @@ import torch
 from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Json
 from benchmarks.helpers.text import markdown
 from marl_framework.evaluation.report import with_interval
-from marl_framework.evaluation.suite import METRICS, counted, difference
+from marl_framework.evaluation.suite import METRICS, counted, difference, worst_difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
@@ -77,6 +77,33 @@ def rough(results: Json) -> str:
             label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
             rows.append(("" if number else f"`{name}`", label, *cells))
     return markdown(("world", "policy", *columns), rows)
+
+
+def rough_teams(trained: Json, quiet: Json) -> str:
+    """Return the differences of teams trained with disturbances to those without, and planners."""
+    rows = []
+    for name, world in trained["worlds"].items():
+        others = {_STUDENT: quiet["worlds"][name]["finals"]["learned"]}
+        others |= {p.replace("_", " "): f for p, f in world["finals"].items() if p != "learned"}
+        for number, (label, theirs) in enumerate(others.items()):
+            means = _changes(world, theirs, label)
+            worst = _worst_changes(world, theirs, label)
+            cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
+            rows.append(("" if number else f"`{name}`", label, *cells))
+    header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
+    return markdown(("world", "beside", *header), rows)
+
+
+def _worst_changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
+    """Return the differences between worst tenths, as `_changes` those between means."""
+    blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
+    ours = world["finals"]["learned"]
+    return [
+        worst_difference(
+            torch.tensor(ours[metric]), torch.tensor(theirs[metric]), label, sign, blocks
+        )
+        for metric, sign in METRICS.items()
+    ]
 
 
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:

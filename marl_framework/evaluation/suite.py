@@ -328,8 +328,7 @@ def _worst_tenths(
     for policy, row in rows.items():
         row["difference"] = None
         if best is not None and policy != best:
-            change = worst_tenth(values[policy], sign, blocks, values[best])
-            row["difference"] = _judged(change, best, sign)
+            row["difference"] = worst_difference(values[policy], values[best], best, sign, blocks)
     return rows
 
 
@@ -348,6 +347,13 @@ def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None)
     """
     change = {"mean": sample.mean().item(), "interval": interval(sample, blocks)}
     return _judged(change, reference, sign)
+
+
+def worst_difference(
+    ours: Tensor, theirs: Tensor, reference: str, sign: int, blocks: Tensor | None
+) -> dict[str, Any]:
+    """Return `difference` between the worst tenths of two policies; see `worst_tenth`."""
+    return _judged(worst_tenth(ours, sign, blocks, theirs), reference, sign)
 
 
 def _judged(change: Mapping[str, Any], reference: str, sign: int) -> dict[str, Any]:
