@@ -76,6 +76,7 @@ _WORKERS = tuple(
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 _TEAMS = ("suite_student_teams",)
+_ROUGH = ("suite_rough_trained", "suite_rough_students")
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{
@@ -161,6 +162,8 @@ TABLES = {
     "near_search": Table(_TEAMS, suites.near_search),
     "workers": Table((*_TEAMS, f"stages{_HERE}", *_WORKERS), suites.workers),
     "rough": Table(("suite_rough",), suites.rough),
+    "rough_teams": Table(_ROUGH, suites.rough_teams),
+    "rough_search": Table(_ROUGH, suites.rough_search),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
 }
 

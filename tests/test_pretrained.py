@@ -27,7 +27,7 @@ PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
 def test_the_page_beside_them_names_each() -> None:
     page = (PRETRAINED / "README.md").read_text(encoding="utf-8")
     names = {path.stem for path in PRETRAINED.glob("*.pt")}
-    assert names == {"generalist", "predictor", "student"}
+    assert names == {"generalist", "predictor", "rough", "rough_predictor", "student"}
     assert all(f"`pretrained:{name}`" in page for name in names)
 
 
@@ -59,11 +59,12 @@ def test_a_predictor_is_no_team(tmp_path, refused, monkeypatch) -> None:
     assert evaluate.main([*taken, "--policies", "random", "--missions", "1", "--out", "out"]) == 0
 
 
-def test_the_predictor_knows_more_than_the_belief() -> None:
+@pytest.mark.parametrize("name", ["predictor", "rough_predictor"])
+def test_a_predictor_knows_more_than_the_belief(name: str) -> None:
     config = load_config("params_fast.yaml", ["compute.device=cpu"])
     env = MissionEnvironment(config, 8, "cpu", "validation")
     view = LatticeView(config, env.lattice, PARTS)
-    model = PredictedMap(view, load_predictor("pretrained:predictor", "key"))
+    model = PredictedMap(view, load_predictor(f"pretrained:{name}", "key"))
     errors = torch.zeros(2)
     with torch.no_grad():
         planner = RandomPlanner(env.lattice)
@@ -74,16 +75,21 @@ def test_the_predictor_knows_more_than_the_belief() -> None:
     assert errors[0] < 0.8 * errors[1]
 
 
-def test_the_student_flies_at_once_and_teaches(tmp_path, capsys) -> None:
-    arguments = ["--checkpoint", "pretrained:student", "--policies", "learned,information_gain"]
+@pytest.mark.parametrize(
+    ("name", "predictor"), [("student", "predictor"), ("rough", "rough_predictor")]
+)
+def test_a_team_flies_its_missions_at_once_and_teaches(
+    tmp_path, capsys, name: str, predictor: str
+) -> None:
+    arguments = ["--checkpoint", f"pretrained:{name}", "--policies", "learned,information_gain"]
     arguments += ["--missions", "8", "--set", "compute.device=cpu", "--out", str(tmp_path / "out")]
     assert evaluate.main(arguments) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
     left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
     assert left["learned"] < 0.8 * left["information_gain"]
-    team = find_team("pretrained:student", "runs", "split")
+    team = find_team(f"pretrained:{name}", "runs", "split")
     assert team is not None
-    assert team.payload["config"]["networks"]["predictor"] == "pretrained:predictor"
+    assert team.payload["config"]["networks"]["predictor"] == f"pretrained:{predictor}"
 
 
 def test_the_generalist_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) -> None:

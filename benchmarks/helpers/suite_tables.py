@@ -84,14 +84,27 @@ def rough_teams(trained: Json, quiet: Json) -> str:
     rows = []
     for name, world in trained["worlds"].items():
         others = {_STUDENT: quiet["worlds"][name]["finals"]["learned"]}
-        others |= {p.replace("_", " "): f for p, f in world["finals"].items() if p != "learned"}
+        others |= {p.replace("_", " "): world["finals"][p] for p in ("search", "information_gain")}
+        title = f"`{name}`: {_means(world['summary']['learned'])}"
         for number, (label, theirs) in enumerate(others.items()):
             means = _changes(world, theirs, label)
             worst = _worst_changes(world, theirs, label)
             cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
-            rows.append(("" if number else f"`{name}`", label, *cells))
+            rows.append(("" if number else title, label, *cells))
     header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
-    return markdown(("world", "beside", *header), rows)
+    return markdown(("world: ROI entropy [bit] / F1", "beside", *header), rows)
+
+
+def rough_search(trained: Json, quiet: Json) -> str:
+    """Return ROI entropy / F1 of `search`, by the training of its predictors."""
+    rows = [
+        (
+            f"`{name}`",
+            *(_means(each["worlds"][name]["summary"]["search"]) for each in (trained, quiet)),
+        )
+        for name in trained["worlds"]
+    ]
+    return markdown(("world", "predictors that learned with disturbances", "without"), rows)
 
 
 def _worst_changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
