@@ -43,9 +43,14 @@ class Relay:
     def _accept(self, server: socket.socket) -> None:
         while True:
             try:
-                ends = server.accept()[0], socket.create_connection(("127.0.0.1", self._target))
+                accepted = server.accept()[0]
             except OSError:
                 return
+            try:
+                ends = accepted, socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # nobody listens there any more
+                accepted.close()
+                continue
             self._open += ends
             for source, sink in (ends, ends[::-1]):
                 threading.Thread(target=self._carry, args=[source, sink], daemon=True).start()
