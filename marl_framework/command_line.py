@@ -35,7 +35,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_overrides(
-    parser: argparse.ArgumentParser, text: str = "override a key of the params file; repeatable"
+    parser: argparse.ArgumentParser,
+    text: str = "override a key of the params file, or all keys of a file (@FILE); repeatable",
 ) -> None:
     """Add `--set SECTION.KEY=VALUE` or `--set @FILE`, which appends to `overrides`."""
     action = parser.add_argument("--set", dest="overrides", action="append", default=[], help=text)

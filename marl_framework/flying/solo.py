@@ -116,6 +116,7 @@ def fly_one(
 
         code = fly_into_run(config, device, options, fly, write)
         if len(stopped) < 2:
+            print("waiting until all UAVs have landed", flush=True)
             link.leave()
     for error in stopped:
         raise error

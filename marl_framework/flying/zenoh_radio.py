@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import zenoh
 
 _QUEUE, _LINK = "transport/link/tx/queue/congestion_control", "transport/unicast"
-_REPEAT = 1.0  # time between two last positions [s]
+_REPEAT = 1.0  # time between two repetitions of the last position [s]
 _WAITS = {
     # A congested link loses a reading, or is closed and opened again for a position [µs].
     f"{_QUEUE}/drop/wait_before_drop": 50_000,

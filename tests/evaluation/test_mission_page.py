@@ -120,6 +120,7 @@ def test_names_are_no_html(page: Path) -> None:
     assert text.count("</script>") == 2
 
 
+@pytest.mark.soak
 def test_a_full_map_of_four_policies_fits(tmp_path: Path) -> None:
     names = ["information_gain", "coverage", "random", "oracle"]
     config = load_config("params.yaml")

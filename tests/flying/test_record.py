@@ -31,6 +31,7 @@ from marl_framework.flying.views import draw
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import load_team
 from tests.flying.dry import SEED, config_of, maker, team
+from tests.soaking import in_soak
 from tests.teams import save_team
 
 reader = pytest.importorskip("mcap.reader")
@@ -94,7 +95,7 @@ def once(topic: str, change: Callable[[bytes], bytes], number: int = 5) -> Chang
     return apply
 
 
-@pytest.mark.parametrize("policy", ["learned", "search", "information_gain", "random"])
+@pytest.mark.parametrize("policy", ["learned", *in_soak("search", "information_gain"), "random"])
 def test_fresh_pilots_repeat_a_flight(
     tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from marl_framework.planners import (
 )
 from marl_framework.planners.registry import make_planner
 from tests.small import small_config
+from tests.soaking import in_soak
 
 MISSIONS = 20_000
 
@@ -136,7 +137,7 @@ def test_the_probabilities_of_a_trained_team_are_those_of_the_allowed_actions(gr
     assert torch.equal(generator.get_state(), before) == greedy
 
 
-@pytest.mark.parametrize("num_actions", [4, 6, 9, 27])
+@pytest.mark.parametrize("num_actions", [4, 6, *in_soak(9, 27)])
 def test_missions_flown_together_are_flown_as_alone(num_actions: int) -> None:
     config = small_config(
         pixels=(6, 6), dims=(25.0, 15.0), actions=num_actions, budget=5, uav={"failure_rate": 0.3}

@@ -17,6 +17,7 @@ def _peak(monkeypatch):
     monkeypatch.setattr(update_interval, "peak_flops", lambda *_: PEAK)
 
 
+@pytest.mark.soak
 def test_passes_are_compared_with_and_without_a_limit(tmp_path, capsys):
     few = ("--passes", "1,6", "--steps", "4", "--kl-limit", "1e-7", "--seeds", "1")
     rows = run(sample_reuse, tmp_path, *few)["rows"]
@@ -37,6 +38,7 @@ def test_held_back_updates_count_over_the_whole_training():
     assert found["kl"] == pytest.approx(0.2)
 
 
+@pytest.mark.soak
 def test_every_interval_flies_and_updates_equally_much(tmp_path, capsys):
     few = ("--intervals", "1,2", "--steps", "4", "--seeds", "1")
     found = run(update_interval, tmp_path, *few)
