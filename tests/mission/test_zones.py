@@ -67,7 +67,7 @@ def planners_of(env: MissionEnvironment) -> list[Planner]:
     return [tree, *(make_planner(name, env) for name in names)]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**20 - 1),
     actions=ACTIONS,
