@@ -12,7 +12,7 @@ import torch
 from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Json
 from benchmarks.helpers.text import markdown
 from marl_framework.evaluation.report import with_interval
-from marl_framework.evaluation.suite import METRICS, counted, difference, worst_difference
+from marl_framework.evaluation.suite import METRICS, counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
@@ -88,7 +88,7 @@ def rough_teams(trained: Json, quiet: Json) -> str:
         title = f"`{name}`: {_means(world['summary']['learned'])}"
         for number, (label, theirs) in enumerate(others.items()):
             means = _changes(world, theirs, label)
-            worst = _worst_changes(world, theirs, label)
+            worst = _changes(world, theirs, label, worst=True)
             cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
             rows.append(("" if number else title, label, *cells))
     header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
@@ -105,18 +105,6 @@ def rough_search(trained: Json, quiet: Json) -> str:
         for name in trained["worlds"]
     ]
     return markdown(("world", "predictors that learned with disturbances", "without"), rows)
-
-
-def _worst_changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
-    """Return the differences between worst tenths, as `_changes` those between means."""
-    blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
-    ours = world["finals"]["learned"]
-    return [
-        worst_difference(
-            torch.tensor(ours[metric]), torch.tensor(theirs[metric]), label, sign, blocks
-        )
-        for metric, sign in METRICS.items()
-    ]
 
 
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:
@@ -166,18 +154,20 @@ def _count_row(label: str, changes: Sequence[Sequence[Json]]) -> tuple[str, ...]
     return label, str(len(changes)), *map(counted, verdicts)
 
 
-def _changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
+def _changes(world: Json, theirs: Mapping[str, Any], label: str, worst: bool = False) -> list[Json]:
     """Return the differences between a world's learned team and another policy, by metric."""
-    return _differences(world["finals"]["learned"], theirs, world["blocks"], label)
+    return _differences(world["finals"]["learned"], theirs, world["blocks"], label, worst)
 
 
 def _differences(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str, worst: bool = False
 ) -> list[Json]:
-    """Return the differences between two policies in a world, by metric."""
+    """Return the differences between two policies in a world, by metric; `worst`: worst tenths."""
     blocks = None if blocks is None else torch.tensor(blocks)
     return [
-        difference(torch.tensor(ours[metric]) - torch.tensor(theirs[metric]), label, sign, blocks)
+        difference(
+            torch.tensor(ours[metric]), torch.tensor(theirs[metric]), label, sign, blocks, worst
+        )
         for metric, sign in METRICS.items()
     ]
 

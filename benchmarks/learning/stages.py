@@ -124,8 +124,8 @@ def statistics(results: Mapping[str, Any], task: str) -> dict[str, dict[str, dic
     rows = summary(flown, None)
     for variant, metrics in flown.items():
         for metric, sign in METRICS.items():
-            paired = torch.tensor(metrics[metric]) - torch.tensor(flown["worker"][metric])
-            change = None if variant == "worker" else difference(paired, "worker", sign, None)
+            pair = torch.tensor(metrics[metric]), torch.tensor(flown["worker"][metric])
+            change = None if variant == "worker" else difference(*pair, "worker", sign, None)
             rows[variant][metric]["difference"] = change
     return rows
 

@@ -305,7 +305,7 @@ def summary(
         for policy, sample in values.items():
             change = None
             if best is not None and policy != best:
-                change = difference(sample - values[best], best, sign, blocks)
+                change = difference(sample, values[best], best, sign, blocks)
             result[policy][metric] = {
                 "mean": sample.mean().item(),
                 "std": sample.var(1).mean().sqrt().item() if sample.shape[1] > 1 else None,
@@ -328,7 +328,7 @@ def _worst_tenths(
     for policy, row in rows.items():
         row["difference"] = None
         if best is not None and policy != best:
-            row["difference"] = worst_difference(values[policy], values[best], best, sign, blocks)
+            row["difference"] = difference(values[policy], values[best], best, sign, blocks, True)
     return rows
 
 
@@ -338,26 +338,25 @@ def _best_classical(means: Mapping[str, float], sign: int) -> str | None:
     return max(flown, key=lambda policy: sign * means[policy], default=None)
 
 
-def difference(sample: Tensor, reference: str, sign: int, blocks: Tensor | None) -> dict[str, Any]:
-    """Return the statistics of paired differences to a reference.
-
-    `sample`: differences, training seeds × missions. `sign`: 1 if higher is better, −1 if lower is
-    better. The keys are `reference`, `mean`, `interval` (95 %) and `verdict` (better, worse or
-    undecided).
-    """
-    change = {"mean": sample.mean().item(), "interval": interval(sample, blocks)}
-    return _judged(change, reference, sign)
-
-
-def worst_difference(
-    ours: Tensor, theirs: Tensor, reference: str, sign: int, blocks: Tensor | None
+def difference(
+    ours: Tensor,
+    theirs: Tensor,
+    reference: str,
+    sign: int,
+    blocks: Tensor | None,
+    worst: bool = False,
 ) -> dict[str, Any]:
-    """Return `difference` between the worst tenths of two policies; see `worst_tenth`."""
-    return _judged(worst_tenth(ours, sign, blocks, theirs), reference, sign)
+    """Return the statistics of differences between two policies, paired by mission.
 
-
-def _judged(change: Mapping[str, Any], reference: str, sign: int) -> dict[str, Any]:
-    """Return the `mean` and `interval` of a difference with its reference and verdict."""
+    `ours` and `theirs`: training seeds × missions, one row for a planner. `sign`: 1 if higher is
+    better, −1 if lower is better. `worst`: compare `worst_tenth` instead of means. The keys are
+    `reference`, `mean`, `interval` (95 %) and `verdict` (better, worse or undecided).
+    """
+    if worst:
+        change = worst_tenth(ours, sign, blocks, theirs)
+    else:
+        paired = ours - theirs
+        change = {"mean": paired.mean().item(), "interval": interval(paired, blocks)}
     ends, verdict = change["interval"], "undecided"
     if ends is not None and (ends[0] > 0 or ends[1] < 0):
         verdict = "better" if sign * ends[0] > 0 else "worse"
