@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _fly_suite(options: argparse.Namespace) -> None:
     from marl_framework.device import describe_device, resolve_device
-    from marl_framework.evaluation import suite
+    from marl_framework.evaluation import suite, suite_results
     from marl_framework.evaluation.worlds import MISSIONS, SEED, chosen_worlds
     from marl_framework.planners.team import load_team
 
@@ -73,11 +73,11 @@ def _fly_suite(options: argparse.Namespace) -> None:
     print(describe_device(device), flush=True)
     with writing(out):
         try:
-            results = suite.results(flights, flights.fly())
+            results = suite_results.results(flights, flights.fly())
         except KeyboardInterrupt:
             warn("the suite is incomplete; run the same command again to continue")
             raise
-        text = suite.table(results)
+        text = suite_results.table(results)
         write_json(out / "suite.json", results)
         (out / "table.txt").write_text(text, encoding="utf-8")
     print(text, end="")

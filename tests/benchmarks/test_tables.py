@@ -14,8 +14,7 @@ import pytest
 from benchmarks import tables
 from benchmarks.helpers.command_line import RESULTS
 from marl_framework.config.errors import ConfigError
-from marl_framework.evaluation import suite as suites
-from marl_framework.evaluation import worlds
+from marl_framework.evaluation import suite_results, worlds
 
 TRAINING = "training-params-float32--intel-xeon-2-cores.json"
 BESIDE_FILES = {
@@ -103,7 +102,7 @@ def suite() -> Tree:
         "learned": {"roi_entropy": [[0.2, 0.22], [0.21, 0.23]], "f1": [[0.7, 0.71], [0.7, 0.72]]},
         "information_gain": {"roi_entropy": [[0.4, 0.43]], "f1": [[0.9, 0.88]]},
     }
-    summary = suites.summary(flown, None)
+    summary = suite_results.summary(flown, None)
     ours = summary["learned"]
     ours["roi_entropy"]["difference"] |= {"interval": (-0.3, -0.1), "verdict": "better"}
     ours["f1"]["difference"] |= {"interval": (-0.3, 0.01), "verdict": "undecided"}

@@ -16,7 +16,7 @@ import torch
 from marl_framework import evaluate as command
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
-from marl_framework.evaluation import suite, worlds
+from marl_framework.evaluation import suite, suite_results, worlds
 from marl_framework.evaluation.statistics import interval, worst_tenth
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.team import find_checkpoint
@@ -259,7 +259,7 @@ def test_a_verdict_follows_the_side_of_the_interval() -> None:
         noise = torch.linspace(-0.01, 0.01, 9)
         return {"roi_entropy": [(noise + entropy).tolist()], "f1": [(noise.flip(0) + f1).tolist()]}
 
-    found = suite.summary(
+    found = suite_results.summary(
         {
             "learned": constant(0.2, 0.7),
             "information_gain": constant(0.3, 0.8),
@@ -290,7 +290,7 @@ def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
         policy: {metric: [values.tolist()] for metric in sorted(MEASURED)}
         for policy, values in entropies.items()
     }
-    found = suite.summary(finals, None)
+    found = suite_results.summary(finals, None)
     row = found["learned"]["roi_entropy"]
     assert row["difference"]["reference"] == "information_gain"  # lower on average
     worst = row["worst_tenth"]
@@ -305,12 +305,12 @@ def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
     )
     sizes = {"missions": 20, "standard_missions": 20, "seed": 1, "standard_seed": 1}
     content = {"suite": "standard", "version": 1, "teams": [], "predictors": [], "left_out": []}
-    text = suite.table({**content, **sizes, "worlds": {"split": {"summary": found}}})
+    text = suite_results.table({**content, **sizes, "worlds": {"split": {"summary": found}}})
     _, _, second = text.partition("Worst tenth")
     (line,) = (line for line in second.splitlines() if " information_gain " in line)
-    shown = suite.change_cells(found["information_gain"]["roi_entropy"]["worst_tenth"])
+    shown = suite_results.change_cells(found["information_gain"]["roi_entropy"]["worst_tenth"])
     assert line.split()[1:5] == [*shown[0].split(), "worse"]
-    reliability = suite.change_cells(found["information_gain"]["brier"])
+    reliability = suite_results.change_cells(found["information_gain"]["brier"])
     assert " ".join(reliability[::2]).strip() in " ".join(line.split())
 
 
