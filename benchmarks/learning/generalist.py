@@ -3,8 +3,8 @@
 In each world, `--checkpoint` and the planners fly the same missions of the params file (default:
 params_fast.yaml). Budgets let each team observe about half of the positions of its area; `search`
 plans 15 moves ahead. Differences are the team minus a planner, paired by mission, with 95 %
-intervals. Each world is written when it ends, and a world that the JSON already has is not
-repeated.
+intervals over missions and, with several teams, over their training seeds. Each world is written
+when it ends, and a world that the JSON already has is not repeated.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import table_text
 from benchmarks.helpers.trainings import Cache
@@ -21,7 +23,8 @@ from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import METRICS, with_interval
-from marl_framework.evaluation.statistics import paired_difference
+from marl_framework.evaluation.suite import check_one_training
+from marl_framework.evaluation.suite_results import difference
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.planners.registry import make_planner
@@ -70,10 +73,12 @@ def measure(job: Job) -> dict[str, Any]:
 
     Returns:
         `runs`: `variant` (world), `seed`, `seconds` of each policy for all its missions, and for
-        each of `METRICS` the mean of each policy, and `difference` to each planner (see
-        `statistics.paired_difference`).
+        each of `METRICS` the mean of each policy, `seeds` (mean of each team), and `difference`
+        to each planner (see `suite_results.difference`).
     """
-    options, team = job.options, load_team(job.options.checkpoint)
+    options = job.options
+    teams = [load_team(run.strip()) for run in options.checkpoint.split(",")]
+    check_one_training(teams, "--checkpoint")
     flown = {"missions": options.missions, "seed": options.seed}
     variants = {world: [*keys, options.checkpoint] for world, keys in worlds().items()}
     cache = Cache(job, variants, **flown)
@@ -84,18 +89,25 @@ def measure(job: Job) -> dict[str, Any]:
         run: dict[str, Any] = {"variant": world, "seconds": {}}
         finals = {}
         for policy in (LEARNED, *PLANNERS):
-            missions = with_team(config, team) if policy == LEARNED else config
             start = time.perf_counter()
-            batch = batch_size(missions, options.missions)
-            env = MissionEnvironment(missions, batch, job.device, "test")
-            record = evaluate(env, make_planner(policy, env, team), **flown)
+            records = []
+            for team in teams if policy == LEARNED else [None]:
+                missions = config if team is None else with_team(config, team)
+                batch = batch_size(missions, options.missions)
+                env = MissionEnvironment(missions, batch, job.device, "test")
+                records.append(evaluate(env, make_planner(policy, env, team), **flown))
             run["seconds"][policy] = time.perf_counter() - start
-            finals[policy] = {metric: record.metrics[metric][:, -1] for metric in METRICS}
-        for metric in METRICS:
+            finals[policy] = {
+                metric: torch.stack([record.metrics[metric][:, -1].double() for record in records])
+                for metric in METRICS
+            }
+        for metric, sign in METRICS.items():
             values = {policy: finals[policy][metric] for policy in finals}
             run[metric] = {policy: float(value.mean()) for policy, value in values.items()}
+            run[metric]["seeds"] = values[LEARNED].mean(1).tolist()
             run[metric]["difference"] = {
-                planner: paired_difference(values[LEARNED], values[planner]) for planner in PLANNERS
+                planner: difference(values[LEARNED], values[planner], planner, sign, None)
+                for planner in PLANNERS
             }
         cache.add(seed=options.seed, **run)
     return cache.results
@@ -119,8 +131,8 @@ def table(results: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, or 2 for bad input."""
     parser = Parser("learning.generalist", "Fly one team over many areas.", "params_fast.yaml")
-    text = "trained team (default: %(default)s)"
-    parser.add_argument("--checkpoint", default="pretrained:generalist", metavar="RUN", help=text)
+    text = "trained teams, other seeds of one training (default: %(default)s)"
+    parser.add_argument("--checkpoint", default="pretrained:generalist", metavar="RUNS", help=text)
     parser.add_names("--worlds", list(worlds()))
     parser.add_number("--missions", 50, "missions per world", 2, 4096)
     parser.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)

@@ -16,10 +16,13 @@ FLOWN = "100x50_8_uavs"
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_world_compares_the_team_with_planners_on_its_missions(tmp_path, capsys) -> None:
+def test_a_world_compares_teams_with_planners_on_their_missions(tmp_path, capsys) -> None:
     seen = ["observation.window=5", "observation.other_actions=false"]
-    team = save_team(tmp_path / "team.pt", load_config("params_test.yaml", seen))
-    words = ("--checkpoint", str(team), "--worlds", FLOWN, "--set", FAR, "--missions", "3")
+    teams = []
+    for seed in (1, 2):
+        config = load_config("params_test.yaml", [*seen, f"environment.seed={seed}"])
+        teams.append(str(save_team(tmp_path / f"{seed}.pt", config, seed)))
+    words = ("--checkpoint", ",".join(teams), "--worlds", FLOWN, "--set", FAR, "--missions", "3")
     (found,) = run(generalist, tmp_path, *words, "--seed", "7")["runs"]
     overrides = generalist.worlds()[FLOWN]
     config = load_config(CONFIG[1], [FLOAT32, FAR, *overrides])
@@ -27,6 +30,9 @@ def test_a_world_compares_the_team_with_planners_on_its_missions(tmp_path, capsy
     env = MissionEnvironment(config, 3, "cpu", "test")
     flown = evaluate(env, make_planner("coverage", env), 3, 7).metrics["f1"][:, -1]
     assert found["f1"]["coverage"] == pytest.approx(float(flown.mean()))
+    first, second = found["f1"]["seeds"]
+    assert first != second
+    assert found["f1"]["learned"] == pytest.approx((first + second) / 2)
     gap = found["f1"]["learned"] - found["f1"]["coverage"]
     assert found["f1"]["difference"]["coverage"]["mean"] == pytest.approx(gap)
     assert f"{found['f1']['learned']:.3f}" in capsys.readouterr().out
