@@ -117,10 +117,11 @@ def summary(pilot: Pilot, entries: Entries) -> dict[str, Any]:
 
 
 def describe(number: int, done: dict[str, Any]) -> str:
-    """Return the results of UAV `number` as one line."""
+    """Return the results of UAV `number` as one line; repeated messages do not count as dropped."""
+    dropped = sum(done["dropped"].values()) - done["dropped"].get("double", 0)
     return (
         f"UAV {number}: {done['moves']} moves in {done['seconds']:.0f} s, heard {done['heard']} of "
-        f"{done['sent_by_others']} readings, {sum(done['dropped'].values())} messages dropped, "
+        f"{done['sent_by_others']} readings, {dropped} messages dropped, "
         f"{done['refused']} moves refused, ends at {tuple(done['end'])}"
     )
 
