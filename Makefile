@@ -14,7 +14,7 @@ FULL := $(VENV)/.full
 EXTRAS := dev,torchrl,benchmarl,pettingzoo,gymnasium,onnx,geo,data,fly,slurm,docs
 SCRIPTS := train_with_backup.sh .ci/run
 BENCHMARKS := speed.transformations speed.rollout speed.training speed.wrappers speed.scaling speed.ranks \
-  speed.utilisation speed.search
+  speed.utilisation
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test fast soak autopilots lint type bench tables gpu docs clean

@@ -58,7 +58,6 @@ _PRINTED = (
         "learning.coma_navigation",
         "speed.ranks",
         "speed.utilisation",
-        "speed.search",
     ),
     *(f"speed.{name}" for name in ("comparison", "network_types")),
 )

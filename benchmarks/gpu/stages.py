@@ -126,7 +126,6 @@ def make_stages(settings: Settings) -> list[Stage]:
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [
         bench("transformations", "transformations", _TRANSFORMATIONS, *agents, limit=60, row=0.3),
-        bench("search", "search", _SEARCH, "--quick"),
         bench("utilisation", "utilisation", _UTILISATION, *many),
         check("no_waiting", 60),
     ]
@@ -272,11 +271,6 @@ _ROLLOUT = _best(
     "joint_steps_per_s",
     "{joint_steps_per_s:,.0f} joint steps/s with {num_envs:,} missions, "
     "{share_of_bandwidth:.1%} of the memory's bandwidth",
-)
-_SEARCH = _best(
-    "simulations_per_s",
-    "{simulations_per_s:,.0f} simulations/s with {missions:,} missions and {leaves} leaves, "
-    "{times_one_at_a_time:.0f} times one at a time",
 )
 _TRANSFORMATIONS = _best(
     "observations_per_second", "{observations_per_second:,.0f} observations/s ({backend})"

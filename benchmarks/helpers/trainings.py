@@ -136,13 +136,17 @@ def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
 
 
 def _with_defaults(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the defaults of keys that it lacks, because they are newer."""
+    """Return a configuration with the defaults of newer keys, and without removed keys.
+
+    Sections without defaults, such as `distillation.tasks`, keep all their keys.
+    """
     nested = {
         key: _with_defaults(value, defaults[key])
         for key, value in tree.items()
         if isinstance(value, dict) and isinstance(defaults.get(key), dict)
     }
-    return {**defaults, **tree, **nested}
+    present = {key: tree[key] for key in tree if key in defaults or not defaults}
+    return {**defaults, **present, **nested}
 
 
 def compare_variants(

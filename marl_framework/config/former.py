@@ -1,10 +1,10 @@
-"""Translation of the paper's published params.yaml into the keys of this library."""
+"""Translation of the paper's published params.yaml, and of earlier keys, into current keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-OBSOLETE = {"classification", "networks.type", "compute.stack_networks"} | {
+OBSOLETE = {"classification", "networks.type"} | {
     f"{section}.{name}"
     for section, names in (
         ("evaluation", "metrics repetitions"),
@@ -19,9 +19,19 @@ OBSOLETE = {"classification", "networks.type", "compute.stack_networks"} | {
     )
     for name in names.split()
 }
-"""Keys without effect here; old checkpoints contain `compute.stack_networks`."""
+"""Published keys without effect here."""
 
 _BASELINES = "experiment.baselines"
+_SEARCH = f"{_BASELINES}.search"
+REMOVED: dict[str, Any] = {
+    "compute.stack_networks": "auto",
+    f"{_SEARCH}.method": "beam",
+    f"{_SEARCH}.simulations": 256,
+    f"{_SEARCH}.depth": 16,
+    f"{_SEARCH}.leaves": 16,
+    f"{_SEARCH}.prior": None,
+}
+"""Keys of earlier versions, and their defaults, of which users get no note."""
 _TYPE = "experiment.missions.type"
 RENAMED = {
     f"{_BASELINES}.information_gain.trials": f"{_BASELINES}.information_gain.missions",
@@ -49,8 +59,8 @@ _FIX_RANGE, _RANGE = "experiment.uav.fix_range", "experiment.uav.communication_r
 _RANGES = (0, 15, 25, 100)
 """Communication ranges that missions draw from if `fix_range` is false [m]."""
 _POLICIES = {"COMA": "learned", "lawnmower": "coverage"}
-FORMER = OBSOLETE | RENAMED.keys() | {_FIX_RANGE}
-"""All published keys that are not current keys."""
+FORMER = OBSOLETE | RENAMED.keys() | REMOVED.keys() | {_FIX_RANGE}
+"""All published and earlier keys that are not current keys."""
 
 
 def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
@@ -63,7 +73,10 @@ def translate(values: dict[str, Any], problems: list[str]) -> list[str]:
     if values.pop(_FIX_RANGE, True) is False:
         values[_RANGE] = _RANGES
         moved.append(f"{_FIX_RANGE} is now a list in {_RANGE}")
-    dropped = sorted(OBSOLETE & values.keys())
+    for key in REMOVED.keys() & values.keys():
+        if values[key] == REMOVED[key]:
+            del values[key]
+    dropped = sorted((OBSOLETE | REMOVED.keys()) & values.keys())
     if values.get("sensor.model.type") == "altitude_dependent":
         values["sensor.model.type"] = "table"
         coefficients = {"sensor.model.coeff_a", "sensor.model.coeff_b"}

@@ -325,18 +325,8 @@ class SearchConfig(PlannerConfig):
     horizon: Annotated[int, Field(ge=1, le=1000)] = 1000
     """Number of moves that a plan looks ahead, at most all moves left; a short horizon also limits
     the map that is searched."""
-    method: Literal["beam", "tree"] = "beam"
-    """Search method: beam search over paths, or tree search."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
     """Number of paths that the beam search keeps."""
-    simulations: Annotated[int, Field(ge=1, le=2**16)] = 256
-    """Number of simulated flights per move of the tree search."""
-    depth: Annotated[int, Field(ge=1, le=1000)] = 16
-    """Number of moves that the tree looks ahead; greedy flights continue from its leaves."""
-    leaves: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Number of simultaneous simulations in one tree."""
-    prior: types.Text | None = None
-    """Trained team (run or checkpoint) whose policy is the tree's prior for first actions."""
 
 
 class BaselinesConfig(types.Section):

@@ -23,7 +23,7 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.evaluation.worlds import BASE, VERSION, World
 from marl_framework.kernels.versions import Version, version_for
-from marl_framework.planners.team import Checkpoint, find_checkpoint, load_team, mission_config
+from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.lock import folder_guard
 
@@ -76,13 +76,11 @@ def flyers(
 
 
 def _search_flyers(overrides: Sequence[str]) -> list[Flyer]:
-    """Return `search` with each predictor; the key identifies predictor, settings and prior."""
+    """Return `search` with each predictor; the key identifies predictor and settings."""
     settings = config_to_dict(load_config(BASE, overrides))["experiment"]["baselines"][SEARCH]
     predictors = [find_checkpoint(run.strip()) for run in settings.pop("predictor").split(",")]
     check_one_training(predictors, f"--set {SETTINGS}predictor")
     del settings["missions"]  # the suite sets the number of missions
-    if settings["prior"] is not None:
-        settings["prior"] = _team_digest(load_team(settings["prior"]))
     rest = " ".join(f"{name}={value}" for name, value in settings.items())
     keys = [f"{SEARCH} {digest(predictor)} {rest}" for predictor in predictors]
     settings_of = [(*overrides, f"{SETTINGS}predictor={json.dumps(p.name)}") for p in predictors]
@@ -112,8 +110,7 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         tree = config_to_dict(checkpoint.config())
         seed = tree["environment"].pop("seed")
         tree["experiment"].pop("title")
-        for key in ("predictor", "prior"):
-            tree["experiment"]["baselines"][SEARCH].pop(key)
+        tree["experiment"]["baselines"][SEARCH].pop("predictor")
         tree["networks"].pop("predictor")
         tree["learning"].pop("teacher")  # teams of the library keep none
         tree["distillation"].pop("teachers")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from marl_framework.kernels.versions import Kernel, Version, load
 KERNELS = {
     "outlook": Kernel("observations.lattice_view.LatticeView.score_actions", "outlook"),
     "advance": Kernel("observations.lattice_view.LatticeView.apply_readings", "advance"),
-    "fly": Kernel("planners.search.greedy.fly_greedily", "fly"),
     "path_lengths": Kernel("planners.coverage.path_lengths", "path_lengths"),
     "find_repeats": Kernel("planners.search.beam.repeats", "find_repeats"),
 }
@@ -64,47 +62,6 @@ def advance(tables: Tables, places: Tensor, parents: Tensor, flies: Tensor, left
     inputs = loops.arrays(places, parents, flies, tables.rows, tables.cols, left)
     loops.advance(*inputs, after.numpy())
     return after
-
-
-def fly(
-    tables: Tables,
-    places: Tensor,
-    first_allowed: Tensor,
-    allowed_moves: Tensor,
-    left: Tensor,
-    horizon: Tensor,
-    pull: float,
-    digits: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Simulate B greedy flights until no moves remain.
-
-    Args:
-        tables: lookup tables of the lattice.
-        places: first positions, [B] int64; B / E consecutive flights belong to each mission.
-        first_allowed: allowed first actions, [B, A] bool.
-        allowed_moves: allowed actions of each mission at each position, [E, P, A] bool.
-        left: remaining entropy around each lattice position, [B, X, Y].
-        horizon: number of remaining moves, [B] int64.
-        pull: weight of the entropy around goals, to break ties.
-        digits: number of decimals to which gains and scores are rounded.
-
-    Returns:
-        Gains and scores of the first actions, [B, A]; chosen first action, [B]; entropy that the
-        flight removes, [B]; and entropy that remains, [B, X, Y].
-    """
-    loops = load("search", Version.LOOPS)
-    gains, scores = torch.empty(2, *first_allowed.shape)
-    first, total = torch.empty_like(places), left.new_empty(len(left))
-    left = left.clone(memory_format=torch.contiguous_format)
-    outcomes = gains, scores, first, total, left
-    loops.fly(
-        loops.arrays(places, first_allowed, allowed_moves, horizon),
-        loops.arrays(*tables),
-        np.float32(pull),
-        np.float32(10**digits),
-        loops.arrays(*outcomes),
-    )
-    return outcomes
 
 
 def path_lengths(origins: Tensor, moves: Tensor, goals: Tensor, most: int) -> Tensor:

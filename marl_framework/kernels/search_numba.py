@@ -14,7 +14,7 @@ from torch import Tensor
 
 from marl_framework.kernels.loops import loop, views
 
-_ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 # Sums may be reordered for vectorisation. Unlike `loops.FAST`, divisions do not become products, so
 # that rounded gains equal the gains of plain operators.
@@ -41,21 +41,6 @@ def _score_goal(left, goal, tables):
     return removed, around
 
 
-@njit(**_FAST)
-def _apply_reading(left, place, tables):
-    """Subtract the entropy that a reading at a position removes."""
-    _, rows, cols, _, _ = tables
-    for x in range(left.shape[0]):
-        if rows[place, x] > _ZERO:
-            for y in range(left.shape[1]):
-                left[x, y] *= _ONE - rows[place, x] * cols[place, y]
-
-
-@njit(**_FAST)
-def _rounded(value, digits):
-    return np.float32(np.round(value * digits) / digits)
-
-
 @loop(nogil=True, **_FAST)
 def outlook(places, left, tables, gains, around):
     """See `search.outlook`."""
@@ -63,37 +48,6 @@ def outlook(places, left, tables, gains, around):
     for b in range(places.size):
         for a in range(goals.shape[1]):
             gains[b, a], around[b, a] = _score_goal(left[b], goals[places[b], a], tables)
-
-
-@loop(nogil=True, **_FAST)
-def fly(flights, tables, pull, digits, outcomes):
-    """See `search.fly`."""
-    places, first_allowed, allowed_moves, horizon = flights
-    goals = tables[0]
-    gains, scores, first, total, left = outcomes
-    per_mission = places.size // len(allowed_moves)
-    for b in range(places.size):
-        place, removed = places[b], _ZERO
-        for move in range(max(horizon[b], 1)):
-            allowed = first_allowed[b] if move == 0 else allowed_moves[b // per_mission, place]
-            best, action, gain = _NEVER, 0, _ZERO
-            for a in range(goals.shape[1]):
-                if not (allowed[a] or a == 0 or move == 0):
-                    continue
-                goal_gain, around = _score_goal(left[b], goals[place, a], tables)
-                goal_gain = _rounded(goal_gain, digits)
-                score = _rounded(goal_gain + pull * around, digits) if allowed[a] else _NEVER
-                if a == 0 or score > best:
-                    best, action, gain = score, a, goal_gain
-                if move == 0:
-                    gains[b, a], scores[b, a] = goal_gain, score
-            if move == 0:
-                first[b] = action
-            if move < horizon[b]:
-                removed += gain
-                place = goals[place, action]
-                _apply_reading(left[b], place, tables)
-        total[b] = removed
 
 
 @loop(nogil=True, fastmath=False)

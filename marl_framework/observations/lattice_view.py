@@ -213,10 +213,6 @@ class LatticeView:
         """Return the goal of each action, clamped to the lattice, [..., A, 3]."""
         return _rows_of(self._goals, self.lattice.places(positions))
 
-    def move(self, positions: Tensor, actions: Tensor) -> Tensor:
-        """Return the goals [..., 3] of actions [...]; see `destinations`."""
-        return self._goals[self.lattice.places(positions), actions]
-
 
 def _rows_of(table: Tensor, place: Tensor) -> Tensor:
     """Return the rows [..., …] of a table [P, …] at indices [...]."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.optimisers import load_optimizer, load_scaler
-from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.config.errors import found_at
 from marl_framework.config.model import Config
 from marl_framework.device import grad_scaler, resolve_precision
 from marl_framework.evaluation.metrics import roi_entropy
@@ -22,8 +22,9 @@ from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.random_flight import RandomPlanner
+from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap
-from marl_framework.planners.search.planner import SearchPlanner, make_search
+from marl_framework.planners.search.planner import SearchPlanner
 from marl_framework.prediction import examination
 from marl_framework.prediction.samples import Samples, fly
 from marl_framework.runs.folder import RunFolder
@@ -42,11 +43,6 @@ class PredictorTrainer(RoundTrainer):
     mark = "samples"
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        search = config.experiment.baselines.search
-        if search.prior is not None:
-            raise ConfigError(
-                "experiment.baselines.search.prior: must be null to train a predictor; set null"
-            )
         super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
@@ -57,8 +53,9 @@ class PredictorTrainer(RoundTrainer):
         self.modules: Mapping[str, nn.Module] = {"predictor": self.network}
         self._view = view = LatticeView(config, lattice, PARTS)
         self._model = PredictedMap(view, self.network, config.compute.precision)
+        search = config.experiment.baselines.search
         search = search.model_copy(update={"presumed_share": 0.0, "presumed_beside_plan": 0.0})
-        paths = make_search(view, search)
+        paths = BeamSearch(view, search.beams)
         self._planner = SearchPlanner("search", view, self._model, paths, search)
         self._random = RandomPlanner(lattice)
         self._optimizer = torch.optim.AdamW(

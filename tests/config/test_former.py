@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.former import OBSOLETE, RENAMED
+from marl_framework.config.former import OBSOLETE, REMOVED, RENAMED
 from marl_framework.config.loading import config_from_dict, load_config, values_by_key
 from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.config.model import Config
@@ -59,14 +59,14 @@ def test_the_published_file_loads_and_one_warning_names_what_has_no_effect() -> 
     }
     named = set(re.findall(r"[\w.]+", str(warning.message)))
     unused = {*OBSOLETE, "sensor.model.coeff_a", "sensor.model.coeff_b"}
-    assert named & unused == unused - {"compute.stack_networks"}
+    assert named & unused == unused
 
 
 def test_only_keys_of_the_published_file_are_translated() -> None:
     published = published_keys(yaml.safe_load(PUBLISHED.read_text()))
-    assert RENAMED.keys() | OBSOLETE - {"compute.stack_networks"} <= {*published, "classification"}
+    assert RENAMED.keys() | OBSOLETE <= {*published, "classification"}
     assert set(RENAMED.values()) <= set(KEYS)
-    assert not (RENAMED.keys() | OBSOLETE) & {*KEYS, *SECTIONS}
+    assert not (RENAMED.keys() | REMOVED.keys() | OBSOLETE) & {*KEYS, *SECTIONS}
 
 
 @pytest.mark.parametrize("old", RENAMED)
@@ -124,6 +124,13 @@ def test_unpublished_keys_of_the_past_are_unknown(old: str, near: str) -> None:
         config_from_dict(tree_of(old, value=True))
 
 
-def test_a_checkpoint_with_stacked_networks_still_loads() -> None:
-    with pytest.warns(ConfigWarning, match=r"compute\.stack_networks"):
-        assert config_from_dict({"compute": {"stack_networks": "auto"}}) == Config()
+@pytest.mark.filterwarnings("error")
+def test_removed_keys_of_a_checkpoint_say_nothing_at_their_defaults() -> None:
+    for key, default in REMOVED.items():
+        assert config_from_dict(tree_of(key, value=default)) == Config()
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_removed_keys_with_other_values_are_said_to_have_no_effect(key: str) -> None:
+    with pytest.warns(ConfigWarning, match=re.escape(key)):
+        assert config_from_dict(tree_of(key, value="other")) == Config()

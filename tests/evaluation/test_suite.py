@@ -353,7 +353,7 @@ def test_the_worlds_are_those_of_the_published_results() -> None:
 
 
 def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -> None:
-    own = ("networks.predictor", f"{SEARCH}.predictor", f"{SEARCH}.prior", "learning.teacher.run")
+    own = ("networks.predictor", f"{SEARCH}.predictor", "learning.teacher.run")
     given = [
         team(tmp_path / f"{seed}.pt", seed, *(f"{key}=runs/{seed}" for key in own))
         for seed in (3, 4)
@@ -363,25 +363,15 @@ def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -
     suite.check_one_training([find_checkpoint(path) for path in given], "--checkpoint")
 
 
-@pytest.mark.parametrize("seen_through", ["predictor", "prior"])
-def test_another_network_at_the_same_place_is_another_flyer(
-    seen_through: str, tmp_path: Path
-) -> None:
-    path, other = tmp_path / "own.pt", tmp_path / "other.pt"
-    if seen_through == "predictor":
-        sees = ("observation.predicted=true", f"networks.predictor={path}")
-        predictor(path, 3)
-        given = {"policies": ["learned"], "teams": [find_checkpoint(team(other, 3, *sees))]}
-        write = predictor
-    else:
-        settings = [f"predictor={predictor(other, 3)}", "method=tree", f"prior={path}"]
-        keys = [f"{SEARCH}.{setting}" for setting in settings]
-        given = {"policies": ["search"], "teams": [], "settings": keys}
-        write = team
+def test_another_predictor_at_the_same_place_is_another_flyer(tmp_path: Path) -> None:
+    path = tmp_path / "own.pt"
+    sees = ("observation.predicted=true", f"networks.predictor={path}")
+    predictor(path, 3)
+    teams = [find_checkpoint(team(tmp_path / "other.pt", 3, *sees))]
 
     def key(seed: int) -> str:
-        write(path, seed)
-        return suite.flyers(**given)[0].key
+        predictor(path, seed)
+        return suite.flyers(["learned"], teams)[0].key
 
     assert key(3) == key(3) != key(4)
 

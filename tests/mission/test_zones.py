@@ -25,9 +25,9 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.protocol import Planner
 from marl_framework.planners.registry import make_planner
+from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import TrueMap
 from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.tree import TreeSearch
 from tests.mission.zones import box_zones, feature, touches, write_zones, zone_config
 
 ACTIONS = st.sampled_from([4, 6, 9, 27])
@@ -62,9 +62,9 @@ def environment_of(
 
 def planners_of(env: MissionEnvironment) -> list[Planner]:
     view = LatticeView(env.config, env.lattice)
-    tree = SearchPlanner("tree", view, TrueMap(view), TreeSearch(view, 6, 3, 2))
+    search = SearchPlanner("search", view, TrueMap(view), BeamSearch(view, 4))
     names = ("random", "information_gain", "coverage", "oracle")
-    return [tree, *(make_planner(name, env) for name in names)]
+    return [search, *(make_planner(name, env) for name in names)]
 
 
 @settings(max_examples=10, deadline=None)

@@ -16,11 +16,9 @@ from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.beam import BeamSearch, repeats
-from marl_framework.planners.search.greedy import Problem, fly_greedily, outlook
+from marl_framework.planners.search.beam import BeamSearch, outlook, repeats
 from marl_framework.planners.search.models import TrueMap
 from marl_framework.planners.search.planner import SearchPlanner
-from marl_framework.planners.search.tree import TreeSearch
 from tests.small import small_config
 
 CONFIG = small_config(budget=6, constraints={"obstacles": {"number": 5}})
@@ -37,18 +35,18 @@ def without_loops(config: Config) -> Config:
 VIEW, PLAIN = (LatticeView(each, ENV.lattice) for each in (CONFIG, without_loops(CONFIG)))
 
 
-def flights(seed: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions, maps, and moves left, some of them none."""
+def paths(seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Ends of paths, and maps that they leave."""
     generator = torch.Generator().manual_seed(seed)
     positions = (torch.rand(number, 3, generator=generator) * torch.tensor([X, Y, Z])).long()
     left = torch.rand(number, X, Y, generator=generator)
     left *= (torch.rand(left.shape, generator=generator) < 0.6).float()
-    return positions, left, torch.randint(-1, 7, (number,), generator=generator)
+    return positions, left
 
 
 @given(SEEDS)
 def test_what_actions_would_bring(seed: int) -> None:
-    positions, left, _ = flights(seed, 8)
+    positions, left = paths(seed, 8)
     beams = positions.view(2, 4, 3), left.view(2, 4, X, Y)
     found, expected = (
         outlook(VIEW, VIEW.lattice.places(beams[0]), beams[1]),
@@ -56,32 +54,6 @@ def test_what_actions_would_bring(seed: int) -> None:
     )
     for compiled, plain in zip(found, expected[1:], strict=True):
         torch.testing.assert_close(compiled, plain, rtol=1e-6, atol=1e-6)
-
-
-@given(SEEDS)
-def test_greedy_flights(seed: int) -> None:
-    positions, left, horizon = flights(seed, 12)
-    ways = ENV.reset(ENV.draw_reset()).moves
-    problem = Problem(positions, VIEW.lattice.allowed(positions, ways), ways, left, horizon, 6)
-    found, wanted = (fly_greedily(view, problem) for view in (VIEW, PLAIN))
-    # A sum of float32 in another order may round the other way in the last digit kept.
-    torch.testing.assert_close(found.gains, wanted.gains, rtol=0, atol=2e-5)
-    torch.testing.assert_close(found.scores, wanted.scores, rtol=0, atol=2e-5)
-    same = found.first == wanted.first
-    assert same.float().mean() > 0.8
-    torch.testing.assert_close(found.gain[same], wanted.gain[same], rtol=0, atol=2e-4)
-    ties = found.scores.gather(1, found.first.unsqueeze(1))
-    best = wanted.scores.max(1, keepdim=True).values
-    torch.testing.assert_close(ties, best, rtol=0, atol=2e-5)
-    assert torch.equal(left, flights(seed, 12)[1])
-
-
-def test_greedy_flights_leave_the_same() -> None:
-    positions, left, horizon = flights(7, 300)
-    ways = ENV.reset(ENV.draw_reset()).moves
-    problem = Problem(positions, VIEW.lattice.allowed(positions, ways), ways, left, horizon, 6)
-    found, wanted = (fly_greedily(view, problem).left for view in (VIEW, PLAIN))
-    assert ((found - wanted).abs() < 1e-5).flatten(1).all(1).float().mean() > 0.98
 
 
 @given(SEEDS)
@@ -125,14 +97,12 @@ def test_maps_of_beliefs_and_their_entropy(
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("method", ["beam", "tree"])
-def test_a_search_chooses_the_same_with_and_without_loops(method: str) -> None:
+def test_a_search_chooses_the_same_with_and_without_loops() -> None:
     assert (VIEW.version, PLAIN.version) == (Version.LOOPS, Version.PLAIN)
     state = ENV.reset(ENV.draw_reset())
     chosen = []
     for view in (VIEW, PLAIN):
-        search = BeamSearch(view, 8) if method == "beam" else TreeSearch(view, 30, 4, 4)
-        planner = SearchPlanner("search", view, TrueMap(view), search)
+        planner = SearchPlanner("search", view, TrueMap(view), BeamSearch(view, 8))
         chosen.append(planner.act(state, ENV.generator).actions)
     assert torch.equal(*chosen)
 
@@ -153,7 +123,7 @@ def test_missions_are_shared_out_among_threads() -> None:
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            planner = SearchPlanner("search", view, Noted(view), TreeSearch(view, 20, 4, 4))
+            planner = SearchPlanner("search", view, Noted(view), BeamSearch(view, 4))
             first = planner.act(state, env.generator)
             # The plans of the first move are remembered in the second.
             later = planner.act(replace(state, t=state.t + 1), env.generator)

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
 from marl_framework.config.mission import SearchConfig
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.kernels.cells import entropy
@@ -20,21 +18,16 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.sectors import Sectors
 from marl_framework.mission.state import MissionState
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
-from marl_framework.observations.builder import make_builder
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.greedy import Plan, Problem
-from marl_framework.planners.search.models import PredictedMap, TrueMap
-from marl_framework.planners.search.planner import SearchPlanner, make_search
-from marl_framework.planners.search.tree import TreeSearch
+from marl_framework.planners.search.models import PredictedMap
+from marl_framework.planners.search.planner import SearchPlanner
+from marl_framework.planners.search.problem import Plan, Problem
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.planners.missions import flown, in_view
 from tests.small import small_config
-
-TREE = {"method": "tree", "simulations": 12, "depth": 3, "leaves": 4}
-METHODS: dict[str, dict[str, Any]] = {"beam": {"beams": 4}, "tree": TREE}
 
 
 def environment(missions: int = 3, **settings: Any) -> MissionEnvironment:
@@ -46,11 +39,11 @@ def untrained() -> MapPredictor:
     return MapPredictor(8)
 
 
-def planner_of(env: MissionEnvironment, method: str, prior: Any = None) -> SearchPlanner:
+def planner_of(env: MissionEnvironment) -> SearchPlanner:
     view = LatticeView(env.config, env.lattice, PARTS)
-    settings = SearchConfig(**METHODS[method])
+    settings = SearchConfig(beams=4)
     model = PredictedMap(view, untrained(), "float32")
-    return SearchPlanner("search", view, model, make_search(view, settings), settings, prior)
+    return SearchPlanner("search", view, model, BeamSearch(view, 4), settings)
 
 
 def searching(tmp_path: Path, **search: Any) -> MissionEnvironment:
@@ -84,15 +77,14 @@ def test_sums_and_parts_are_those_of_the_nearest_positions() -> None:
     torch.testing.assert_close(view.fine(maps), fine / cells.clamp(min=1))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_it_never_reads_the_truth_and_flies_missions_at_once_as_each_alone(method: str) -> None:
+def test_it_never_reads_the_truth_and_flies_missions_at_once_as_each_alone() -> None:
     env = environment(missions=4)
     state = flown(env)
-    together = planner_of(env, method).act(state, env.generator)
+    together = planner_of(env).act(state, env.generator)
     state.truth.logical_not_()
     state.global_belief.fill_(0.5)
     for e in range(4):
-        alone = planner_of(env, method).act(state[e : e + 1], env.generator)
+        alone = planner_of(env).act(state[e : e + 1], env.generator)
         assert torch.equal(alone.actions[0], together.actions[e])
         assert torch.equal(alone.masks[0], together.masks[e])
 
@@ -112,31 +104,6 @@ def test_the_prediction_is_a_share_of_the_open_entropy(
     assert (inside >= 0).all()
     assert (inside <= everything + 1e-6).all()
     torch.testing.assert_close(left, inside + weight * (everything - inside))
-
-
-def test_a_tree_decides_with_a_policy_and_the_prior_of_a_team() -> None:
-    env = environment(missions=5, budget=6, max_altitude=10.0)
-    view, state = LatticeView(env.config, env.lattice), flown(env, 0)
-    logits = torch.randn(5, 3, env.lattice.num_actions, generator=env.generator)
-    priors: list[Tensor] = []
-
-    class Search(TreeSearch):
-        def search(self, problem: Problem) -> Plan:
-            priors.append(problem.prior)
-            return super().search(problem)
-
-    search = Search(view, 12, 4, 4)
-    search.elements = 2**25  # two missions at once
-    planner = SearchPlanner("tree", view, TrueMap(view), search, prior=lambda _: logits)
-    found = planner.act(state, env.generator)
-    expected = logits.masked_fill(~found.masks, -torch.inf).softmax(-1)
-    chunks = [torch.stack(priors[first : first + 3], 1) for first in (0, 3, 6)]
-    torch.testing.assert_close(torch.cat(chunks), expected)
-    assert found.probabilities.shape == found.masks.shape
-    assert found.probabilities[~found.masks].eq(0).all()
-    assert found.probabilities.gather(2, found.actions.unsqueeze(2)).gt(0).all()
-    beam = SearchPlanner("beam", view, TrueMap(view), BeamSearch(view, 4))
-    assert beam.act(state, env.generator).probabilities is None
 
 
 class BeliefMap:
@@ -234,44 +201,19 @@ def test_plans_count_as_long_as_they_are_remembered(
             torch.testing.assert_close(torch.stack(search.seen, 1), expected)
 
 
-def test_a_beam_is_made_from_settings(tmp_path: Path) -> None:
-    env = searching(tmp_path, **METHODS["beam"])
+def test_it_is_made_from_settings(tmp_path: Path) -> None:
+    env = searching(tmp_path, beams=4)
     state = flown(env)
-    expected = planner_of(env, "beam").act(state, env.generator).actions
+    expected = planner_of(env).act(state, env.generator).actions
     assert torch.equal(make_planner("search", env).act(state, env.generator).actions, expected)
     make_planner("search", environment())  # with the predictor of the library
 
 
-def test_a_tree_is_made_from_settings_with_a_trained_team_as_prior(tmp_path: Path) -> None:
+def test_a_file_that_is_no_predictor_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "team.pt"
-    config = small_config()
-    team = COMAWrapper(config, config.network_sizes, "cpu")
-    save_checkpoint(file, {**team.state_dict(), "config": config_to_dict(config)})
-    env = searching(tmp_path, prior=str(file), **METHODS["tree"])
-    state, builder = flown(env), make_builder(env)
-    expected = planner_of(env, "tree", lambda state: team.act(builder.actor(state)))
-    found, wanted = (
-        planner.act(state, env.generator) for planner in (make_planner("search", env), expected)
-    )
-    assert torch.equal(found.actions, wanted.actions)
-    torch.testing.assert_close(found.probabilities, wanted.probabilities)
-
-
-@pytest.mark.parametrize(
-    ("search", "problem"),
-    [
-        ({"prior": "somewhere"}, r"search\.prior"),
-        ({"prior": "nowhere", "method": "tree"}, "nowhere"),
-        ({"predictor": "{folder}/team.pt"}, r"search\.predictor"),
-    ],
-)
-def test_settings_that_no_search_can_use_are_refused(
-    tmp_path: Path, search: dict[str, str], problem: str
-) -> None:
-    save_checkpoint(tmp_path / "team.pt", {"actor": {}})
-    given = {key: text.format(folder=tmp_path) for key, text in search.items()}
-    with pytest.raises(ConfigError, match=problem):
-        make_planner("search", searching(tmp_path, **given))
+    save_checkpoint(file, {"actor": {}})
+    with pytest.raises(ConfigError, match=r"search\.predictor"):
+        make_planner("search", searching(tmp_path, predictor=str(file)))
 
 
 # The oracle ----------------------------------------------------------------------------------

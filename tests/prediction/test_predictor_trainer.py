@@ -165,7 +165,6 @@ def test_the_command_trains_and_ends(tmp_path: Path) -> None:
             ["--set", "prediction.worlds=[{}, {kinds: [raster], raster: {path: none.npy}}]"],
             "prediction.worlds[1]: sensor.simulation.raster.path: none.npy",
         ),
-        (["--set", "experiment.baselines.search.prior=runs/a"], "search.prior"),
         (["--set", "prediction.worlds=[{kinds: [sea]}]"], "prediction.worlds[0].kinds[0]"),
     ],
 )

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.search import advance, find_repeats
+from marl_framework.kernels import search
 from marl_framework.kernels.versions import Version
-from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.planners.search.greedy import Plan, Problem, outlook
+from marl_framework.observations.lattice_view import TIE_WEIGHT, LatticeView
+from marl_framework.planners.search.problem import Plan, Problem
 
 _TOLERANCE = 1e-4  # relative difference up to which scores count as equal
 _DIGITS = 5  # decimals of scores; rounding makes near-equal scores equal
@@ -38,7 +38,7 @@ class BeamSearch:
 
     def __init__(self, view: LatticeView, beams: int = 24) -> None:
         self._view = view
-        self._repeats = find_repeats if view.version is Version.LOOPS else repeats
+        self._repeats = search.find_repeats if view.version is Version.LOOPS else repeats
         self._beams = beams
         x, y, _ = view.lattice.shape
         self.elements = beams * view.lattice.num_actions * x * y
@@ -97,7 +97,7 @@ class BeamSearch:
         """Return the entropy that paths leave after readings at `places`, [E, B]."""
         view = self._view
         if view.version is Version.LOOPS:
-            return advance(view.tables, places, parent, flies, before)
+            return search.advance(view.tables, places, parent, flies, before)
         at = torch.arange(len(parent), device=parent.device).unsqueeze(1)
         left = before[at, parent]
         read = view.apply_readings(view.lattice.positions(places), left)
@@ -110,6 +110,18 @@ class BeamSearch:
         repeated = self._repeats(ranked.values, goals.gather(1, ranked.indices), _TOLERANCE)
         order = ranked.values.masked_fill(repeated, -torch.inf).topk(count, dim=1).indices
         return ranked.indices.gather(1, order)
+
+
+def outlook(view: LatticeView, places: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gain and pull of each action, [E, B, A], at flat positions `places`, [E, B].
+
+    See `LatticeView.score_actions`.
+    """
+    if view.version is not Version.LOOPS:
+        _, gains, pull = view.score_actions(view.lattice.positions(places), left)
+        return gains, pull
+    gains, around = search.outlook(view.tables, places.flatten(), left.flatten(0, 1))
+    return gains.view(*places.shape, -1), TIE_WEIGHT * around.view(*places.shape, -1)
 
 
 def repeats(values: Tensor, ends: Tensor, tolerance: float) -> Tensor:

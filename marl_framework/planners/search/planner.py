@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 
-from marl_framework.algorithms.policy import best_actions, policy_probabilities
-from marl_framework.config.errors import ConfigError
+from marl_framework.algorithms.policy import best_actions
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
@@ -22,15 +20,12 @@ from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import load_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.greedy import Problem
 from marl_framework.planners.search.models import PredictedMap, TrueMap
+from marl_framework.planners.search.problem import Problem
 from marl_framework.planners.search.threads import on_threads
-from marl_framework.planners.search.tree import TreeSearch
-from marl_framework.planners.search.windows import PathSearch, Windows
-from marl_framework.planners.team import load_team, team_logits, team_weights
+from marl_framework.planners.search.windows import Windows
 
 _PREDICTOR = "experiment.baselines.search.predictor"
-_PRIOR = "experiment.baselines.search.prior"
 _WITHOUT_SECTORS = SearchConfig(presumed_share=0.0)
 _MAX_ELEMENTS = 2**26  # maximum size of a search's largest array
 _MIN_ENTROPY = 1e-9  # plans are assumed to remove nothing from less entropy
@@ -48,7 +43,6 @@ class SearchPlanner:
     missions at a time, from the start. With `own` it decides for one UAV; see `SharingPlanner`.
 
     The planner reads the settings `plan_memory`, `presumed_share` and `presumed_beside_plan`.
-    `prior` maps states to a trained team's logits [E, N, A]; it requires `TreeSearch`.
     """
 
     def __init__(
@@ -56,14 +50,13 @@ class SearchPlanner:
         name: str,
         view: LatticeView,
         model: TrueMap | PredictedMap,
-        search: PathSearch,
+        search: BeamSearch,
         settings: SearchConfig = _WITHOUT_SECTORS,
-        prior: Callable[[MissionState], Tensor] | None = None,
     ) -> None:
         self.name = name
         self._view, self._model = view, model
         self._search, self._windows = search, Windows(view, settings.horizon)
-        self._settings, self._prior = settings, prior
+        self._settings = settings
         self.chunk = max(1, _MAX_ELEMENTS // self._windows.elements(search))
         self._plans = torch.ones(0)
         self.own: int | None = None
@@ -84,26 +77,21 @@ class SearchPlanner:
         presumed = self._settings.presumed_share * sectors
         plans = self._plans = self._recall_plans(state, 1 - presumed)
         beside = 1 - self._settings.presumed_beside_plan * presumed
-        logits = None if self._prior is None else self._prior(state)
         missions, threads = len(state.positions), 1
         if state.positions.device.type == "cpu":
             threads = max(1, min(torch.get_num_threads(), missions // _MIN_MISSIONS))
         share = math.ceil(missions / threads)
 
         @torch.no_grad()
-        def act_on_share(first: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        def act_on_share(first: int) -> list[tuple[Tensor, Tensor]]:
             last = min(first + share, missions)
             chunks = [slice(*ends) for ends in pairwise([*range(first, last, self.chunk), last])]
-            return [
-                self._act(state[at], plans[at], beside[at], None if logits is None else logits[at])
-                for at in chunks
-            ]
+            return [self._act(state[at], plans[at], beside[at]) for at in chunks]
 
         firsts = range(0, missions, share)
         decisions = on_threads(act_on_share, firsts) if len(firsts) > 1 else [act_on_share(0)]
-        actions, masks, policies = zip(*chain(*decisions), strict=True)
-        policy = None if policies[0] is None else torch.cat(policies)
-        return Decision(torch.cat(actions), torch.cat(masks), policy)
+        actions, masks = zip(*chain(*decisions), strict=True)
+        return Decision(torch.cat(actions), torch.cat(masks))
 
     def _recall_plans(self, state: MissionState, presumed: Tensor) -> Tensor:
         """Return the share of entropy that UAV j's plan leaves, as known to UAV i, [E, i, j, X, Y].
@@ -122,17 +110,14 @@ class SearchPlanner:
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
         return plans.masked_fill_(own[..., None, None], 1.0)
 
-    def _act(
-        self, state: MissionState, plans: Tensor, beside: Tensor, logits: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the actions, masks and policy; write the new plans into `plans`."""
+    def _act(self, state: MissionState, plans: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the actions and masks; write the new plans into `plans`."""
         windows, model = self._windows, self._model
         entropy = model.left(state) if windows.is_whole else model.left(state, windows)
         moves = state.budget + 1 - state.t
         level_moves = self._view.lattice.level_moves(state.left)
         # On a GPU, `max` would make the host wait, so the search always uses the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
-        policies: list[Tensor] = []
 
         def choose(i: int, mask: Tensor) -> Tensor:
             if self.own not in (None, i):  # its actions are known or ignored
@@ -142,12 +127,8 @@ class SearchPlanner:
             affordable = moves if level_moves is None else moves.minimum(level_moves[:, i])
             place = state.positions[:, i]
             expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
-            prior = None if logits is None else policy_probabilities(logits[:, i], mask, 0.0)
-            action, left, policy = windows.search(
-                self._search, Problem(place, mask, state.moves, expected, affordable, most, prior)
-            )
-            if policy is not None:
-                policies.append(policy)
+            problem = Problem(place, mask, state.moves, expected, affordable, most)
+            action, left = windows.search(self._search, problem)
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0)
             remaining = windows.paste(remaining, place) * beside[:, i]
             if self._view.has_inactive:
@@ -159,40 +140,24 @@ class SearchPlanner:
             plans[:, :, i] = remaining.unsqueeze(1).where(informed[..., None, None], plans[:, :, i])
             return action
 
-        actions, masks = self._view.lattice.choose_in_missions(state, choose)
-        return actions, masks, torch.stack(policies, 1) if policies and self.own is None else None
+        return self._view.lattice.choose_in_missions(state, choose)
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:
     """Create the planner that searches on a predicted map.
 
-    Raises ConfigError if the predictor or the prior's team cannot be read or does not fit.
+    Raises ConfigError if the predictor cannot be read or does not fit.
     """
     settings, compute = environment.config.experiment.baselines.search, environment.config.compute
-    prior = None
-    if settings.prior is not None:
-        if settings.method != "tree":
-            raise ConfigError(f"{_PRIOR}: requires method: tree; set method, or remove prior")
-        prior = team_logits(environment, load_team(settings.prior))
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = place(load_predictor(settings.predictor, _PREDICTOR), compute, environment.device)
     model = PredictedMap(view, network, compute.precision, settings.outside_weight)
-    return SearchPlanner("search", view, model, make_search(view, settings), settings, prior)
+    return SearchPlanner("search", view, model, BeamSearch(view, settings.beams), settings)
 
 
 def weights_read(settings: SearchConfig) -> dict[str, str]:
     """Return checksums of the weights that `make` reads, for `check_weights`."""
-    checksums = predictor_weights(settings.predictor, _PREDICTOR)
-    if settings.prior is not None:
-        checksums |= team_weights(load_team(settings.prior), _PRIOR)
-    return checksums
-
-
-def make_search(view: LatticeView, settings: SearchConfig) -> PathSearch:
-    """Create the search method selected by `settings.method`."""
-    if settings.method == "beam":
-        return BeamSearch(view, settings.beams)
-    return TreeSearch(view, settings.simulations, settings.depth, settings.leaves)
+    return predictor_weights(settings.predictor, _PREDICTOR)
 
 
 class OraclePlanner(SearchPlanner):

@@ -7,10 +7,7 @@ from torch import Tensor
 
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.greedy import Plan, Problem
-from marl_framework.planners.search.tree import TreeSearch
-
-PathSearch = BeamSearch | TreeSearch
+from marl_framework.planners.search.problem import Plan, Problem
 
 
 class Windows:
@@ -31,7 +28,7 @@ class Windows:
         self.sides = min(side, self._shape[0]), min(side, self._shape[1])
         self.is_whole = self.sides == self._shape
 
-    def elements(self, search: PathSearch) -> int:
+    def elements(self, search: BeamSearch) -> int:
         """Return the size of the largest array of a search for one mission."""
         if self.is_whole:
             return search.elements
@@ -69,7 +66,7 @@ class Windows:
         maps[torch.arange(len(maps), device=maps.device).view(-1, 1, 1), rows, cols] = windows
         return maps
 
-    def search(self, search: PathSearch, problem: Problem) -> Plan:
+    def search(self, search: BeamSearch, problem: Problem) -> Plan:
         """Search for a path; entropies of problem and plan are those of windows, [E, U, V]."""
         horizon = problem.horizon.clamp(max=self._horizon)
         most = min(problem.max_horizon, self._horizon)
