@@ -110,6 +110,7 @@ TABLES = {
         pages.training,
     ),
     "areas": Table((f"areas{_TRAININGS}",), partial(_printed, "speed.areas")),
+    "planners": Table((f"planners{_TRAININGS}",), partial(_printed, "speed.planners")),
     "pilot": Table((f"pilot{_TRAININGS}",), partial(_printed, "speed.pilot")),
     "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
     "side_by_side": Table((f"side_by_side{_TRAININGS}",), partial(_printed, "speed.side_by_side")),
