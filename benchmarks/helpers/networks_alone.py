@@ -69,9 +69,9 @@ class NetworksAlone:
         self._config = config
         self._device = device
         self._precision = resolve_precision(config.compute.precision, device)
-        plain = config.compute.model_copy(update={"gradient_checkpointing": False})
-        self._actor = place(make_actor(config.networks, plain, sizes), plain, device)
-        self._critic = place(make_critic(config.networks, plain, sizes), plain, device)
+        networks, compute = config.networks, config.compute
+        self._actor = place(make_actor(networks, compute, sizes), compute, device)
+        self._critic = place(make_critic(networks, compute, sizes), compute, device)
         most = max(*self.calls.inference, *self.calls.targets, *self.calls.learning)
         shape = (most, sizes.critic_channels, *sizes.shape)
         self._states = torch.rand(shape, device=device).to(self._precision)  # as in rollouts

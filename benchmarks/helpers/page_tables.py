@@ -80,7 +80,13 @@ def _published_table(summaries: Mapping[str, Json]) -> str:
         return f"{row['difference']:+.3f} [{low}, {high}]".replace("-", "−") if low != high else ""
 
     return markdown(
-        ("in the published simulator", "ROI entropy [bit]", "− published planner", "F1", "− published planner"),
+        (
+            "in the published simulator",
+            "ROI entropy [bit]",
+            "− published planner",
+            "F1",
+            "− published planner",
+        ),
         (
             (label, *(show(row[m]) for m in ("roi_entropy", "f1") for show in (spread, difference)))
             for label, row in summaries.items()

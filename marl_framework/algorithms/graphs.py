@@ -171,8 +171,6 @@ def _obstacle(config: Config, device: torch.device) -> str | None:
     """Return what does not work with CUDA graphs, and how to change it; None if all works."""
     if number_of_ranks() > 1:
         return "several ranks; train on one rank"
-    if config.compute.gradient_checkpointing:
-        return "compute.gradient_checkpointing; set it to false"
     if resolve_precision(config.compute.precision, device) == torch.float16:
         return "float16; use compute.precision=bfloat16 or float32"
     if config.learning.teacher.weight:

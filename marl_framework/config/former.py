@@ -25,6 +25,7 @@ _BASELINES = "experiment.baselines"
 _SEARCH = f"{_BASELINES}.search"
 REMOVED: dict[str, Any] = {
     "compute.stack_networks": "auto",
+    "compute.gradient_checkpointing": False,
     f"{_SEARCH}.method": "beam",
     f"{_SEARCH}.simulations": 256,
     f"{_SEARCH}.depth": 16,

@@ -346,8 +346,6 @@ class ComputeConfig(types.Section):
     """Whether to record whole episodes and updates as CUDA graphs (GPU); auto = where it works."""
     deterministic: bool = False
     """Whether equal seeds give equal results on a GPU, too; slower."""
-    gradient_checkpointing: bool = False
-    """Whether to recompute hidden layers in the backward pass, which saves memory."""
     distributed_backend: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend for gradient exchange with torchrun; auto = nccl on GPUs, gloo on CPUs."""
 

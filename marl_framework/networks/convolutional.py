@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.checkpoint import checkpoint
 
 from marl_framework.config.learning import ComputeConfig, NetworkConfig
 from marl_framework.device import resolve_precision, uses_triton
@@ -49,18 +48,13 @@ class HiddenAndHead(nn.Module, ABC):
 
     Attributes:
         head: last layer, created by subclasses.
-        recompute: whether to use gradient checkpointing for the hidden layers.
     """
 
     head: nn.Linear
-    recompute = False
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map stacked channels [B, C, X, Y] to [B, outputs] float32."""
-        if self.recompute and torch.is_grad_enabled():
-            hidden = checkpoint(self.hide, maps, use_reentrant=False, preserve_rng_state=False)
-        else:
-            hidden = self.hide(maps)
+        hidden = self.hide(maps)
         exact = self.head.weight.dtype
         if hidden.dtype == exact:
             return self.head(hidden)

@@ -45,13 +45,6 @@ def _make_network(
         _check_output(network, compute, channels, sizes, name)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ConfigError(f"{name} has no trainable parameter")
-    if compute.gradient_checkpointing:
-        if not hasattr(network, "recompute"):
-            raise ConfigError(
-                f"compute.gradient_checkpointing: {settings.type} of {key} has no attribute "
-                "recompute; set compute.gradient_checkpointing=false"
-            )
-        network.recompute = True  # type: ignore[assignment]
     return network
 
 

@@ -253,9 +253,8 @@ def test_micro_batches_make_the_update_of_the_whole_batch(name, size, normalize)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nothing_is_read_back_to_the_host(name: str, micro_batch: int) -> None:
     """The meta device has no values, so that every read raises an error."""
-    compute = {"device": "auto", "gradient_checkpointing": True}
-    options = {"compute": compute, "normalize_advantages": True, "micro_batch": micro_batch}
-    team = make(algorithm=name, device="meta", kl_limit=0.01, **options)
+    options = {"kl_limit": 0.01, "normalize_advantages": True, "micro_batch": micro_batch}
+    team = make(algorithm=name, device="meta", compute={"device": "auto"}, **options)
     stats = team.update(rollout_on("meta"), EPSILON, steps=2)
     assert {value.device.type for value in stats.values()} == {"meta"}
     assert team.act(torch.empty(3, 2, 2, 3, 3, device="meta")).shape == (3, 2, 2)

@@ -122,14 +122,6 @@ def test_bfloat16_learns_much_the_same():
     torch.testing.assert_close(stats[0]["critic_loss"], stats[1]["critic_loss"], rtol=0.05, atol=0)
 
 
-def test_gradient_checkpointing_changes_no_bit():
-    kept, recomputed = make(), make(compute={"gradient_checkpointing": True})
-    for coma in (kept, recomputed):
-        coma.update(rollout_on(), 0.1, shuffler())
-    assert same(kept.actor, recomputed.actor)
-    assert same(kept.critic, recomputed.critic)
-
-
 def test_a_state_in_another_order_of_memory_continues_alike():
     def turned(value):
         is_maps = isinstance(value, torch.Tensor) and value.dim() == 4

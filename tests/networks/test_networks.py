@@ -53,17 +53,12 @@ def test_uavs_that_are_not_heard_are_as_none() -> None:
     assert not torch.allclose(output(planes[:, :1], maps), expected, atol=1e-3)
 
 
-def test_every_weight_learns_and_recomputed_gradients_are_the_same() -> None:
+def test_every_weight_learns() -> None:
     planes, maps = seen((True, True, False, True))
-    found = []
-    for recompute in (False, True):
-        learner = network()
-        learner.recompute = recompute
-        learner(torch.cat((planes, maps), dim=1)).square().sum().backward()
-        found.append({name: weight.grad for name, weight in learner.named_parameters()})
-    for name, gradient in found[0].items():
-        assert gradient.abs().sum() > 0, name
-        assert torch.equal(gradient, found[1][name]), name
+    learner = network()
+    learner(torch.cat((planes, maps), dim=1)).square().sum().backward()
+    for name, weight in learner.named_parameters():
+        assert weight.grad.abs().sum() > 0, name
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -111,21 +106,3 @@ def test_the_papers_networks_end_in_one_cell() -> None:
     actor = ConvolutionalNetwork(7, (11, 11), 6, NetworkConfig())
     counts = [p.numel() for p in actor.parameters() if p.dim() > 1]
     assert counts == [7 * 256 * 25, 256 * 256 * 16, 256 * 256 * 16, 256 * 256, 256 * 6]
-
-
-def test_gradient_checkpointing_keeps_less_until_the_backward_pass() -> None:
-    widths = NetworkConfig(conv_channels=16, hidden_dim=16)
-    network, maps = ConvolutionalNetwork(7, (11, 11), 6, widths), torch.randn(32, 7, 11, 11)
-    kept = []
-    for network.recompute in (False, True):
-        saved: dict[int, int] = {}
-
-        def keep(tensor: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            network(maps).sum()
-        weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
-        kept.append(sum(size for place, size in saved.items() if place not in weights))
-    assert kept[1] < kept[0] / 2

@@ -268,7 +268,6 @@ def test_what_was_recorded_before_a_checkpoint_is_loaded_is_forgotten(
 
 
 BLOCKED = [
-    ({"compute": {"gradient_checkpointing": True}}, 1, r"compute\.gradient_checkpointing"),
     ({"compute": {"precision": "float16"}}, 1, "float16"),
     ({"learning": {"teacher": {"run": "team", "weight": 1}}}, 1, r"learning\.teacher"),
     ({}, 2, "ranks"),

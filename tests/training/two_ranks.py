@@ -50,7 +50,6 @@ CASES: dict[str, dict[str, Any]] = {
     "mappo": {"algorithm": "mappo", "clip_ratio": 0.2, "normalize_advantages": True},
     "sac": {"algorithm": "sac", "save_replay": False},
     "qmix": {"algorithm": "qmix", "save_replay": False},
-    "recomputed": {"compute": {"gradient_checkpointing": True}},
 }
 
 
