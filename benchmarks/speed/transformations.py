@@ -23,15 +23,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
-from benchmarks.helpers.figures import BLUE, GREEN, ORANGE, PINK
 from benchmarks.helpers.one_at_a_time import keep_freed_memory, process_pool
 from benchmarks.helpers.text import duration_text, number_text, quartiles_text, table_text
 from benchmarks.speed.transformations_backends import DIFFERS, Bench, Recorded
@@ -43,16 +40,6 @@ from marl_framework.config.model import Config
 AGENTS = "1,4,16,64,256,1024,4096"
 MOST_AGENTS = 2**20
 DISTINCT = 64  # UAVs of flown missions; larger batches repeat them, the baseline stops here
-STYLES = {
-    "opencv": (ORANGE, "o", "-"),
-    "opencv windowed": ("#E69F00", "s", "-"),
-    "opencv pool": (PINK, "^", "-"),
-    "kornia cpu": (BLUE, "D", "-"),
-    "kornia cpu one thread": ("#8A7300", "*", "--"),
-    "kornia cuda": (GREEN, "v", "-"),
-    "kornia cuda graph": ("#000000", "X", ":"),
-}
-"""Colour, marker and line of each backend."""
 
 
 def measure(job: Job) -> dict[str, Any]:
@@ -138,31 +125,6 @@ def table(results: Mapping[str, Any]) -> str:
     return table_text(title, header, lines)
 
 
-def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw the medians of all measured backends, with bands from quartile to quartile."""
-    figure = figures.make_figure(8, 5)
-    axes = figure.subplots()
-    for backend, (colour, marker, line) in STYLES.items():
-        rows = [r for r in results["rows"] if r["backend"] == backend and r["repeats"] is not None]
-        if not rows:
-            continue
-        agents = [row["agents"] for row in rows]
-        axes.plot(
-            agents, [row["seconds_per_observation"] for row in rows],
-            color=colour, marker=marker, linestyle=line, markersize=5, label=backend,
-        )  # fmt: skip
-        axes.fill_between(
-            agents, [row["lower_quartile"] for row in rows],
-            [row["upper_quartile"] for row in rows], color=colour, alpha=0.2, linewidth=0,
-        )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="UAVs at once")
-    axes.set_ylabel("time per observation [s]: fuse what was heard, build 7 channels")
-    figures.tick_at(axes, results["settings"]["agents"])
-    figures.tidy(axes)
-    axes.legend(frameon=False)
-    figures.save(figure, path, results["machine"]["device"])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, 1 if a backend differs from the baseline, 2 for bad input."""
     parser = Parser(
@@ -176,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         statuses.extend(row["status"] for row in results["rows"])
         return results
 
-    return parser.publish(arguments, watched, table, draw) or int(DIFFERS in statuses)
+    return parser.publish(arguments, watched, table) or int(DIFFERS in statuses)
 
 
 if __name__ == "__main__":
