@@ -171,7 +171,7 @@ def training(*results: Json) -> str:
     return markdown(
         (
             *("params file", "precision", "transitions/s", "with convolutions"),
-            *("times as fast", "networks, of the products", "training step, of the products"),
+            *("times as fast", "networks, share of that rate", "training step, share of that rate"),
         ),
         (
             (

@@ -92,7 +92,7 @@ def rough_teams(trained: Json, quiet: Json) -> str:
             cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
             rows.append(("" if number else title, label, *cells))
     header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
-    return markdown(("world: ROI entropy [bit] / F1", "beside", *header), rows)
+    return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
 
 
 def rough_search(trained: Json, quiet: Json) -> str:
@@ -139,13 +139,15 @@ def students(balanced: Json, mixed: Json, student: Json, search: Json, *names: s
     header = ("ROI entropy", "F1")
     if not names:
         by_label = ((b, [c for (_, label), c in changes.items() if label == b]) for b in files)
-        return markdown(("beside", "worlds", *header), [_count_row(*row) for row in by_label])
+        return markdown(
+            ("compared with", "worlds", *header), [_count_row(*row) for row in by_label]
+        )
     firsts = {name: label for name, label in reversed(changes)}
     rows = [
         (f"`{name}`" if firsts[name] == label else "", label, *map(_change, results))
         for (name, label), results in changes.items()
     ]
-    return markdown(("world", "beside", *header), rows)
+    return markdown(("world", "compared with", *header), rows)
 
 
 def _count_row(label: str, changes: Sequence[Sequence[Json]]) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ def team_counts(results: Json) -> str:
     for policy in ("information_gain", "coverage"):
         changes = [_changes(w, w["finals"][policy], policy) for w in results["worlds"].values()]
         rows.append(_count_row(policy.replace("_", " "), changes))
-    return markdown(("beside", "worlds", "ROI entropy", "F1"), rows)
+    return markdown(("compared with", "worlds", "ROI entropy", "F1"), rows)
 
 
 def near_search(results: Json) -> str:
