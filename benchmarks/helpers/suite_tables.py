@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Json
 from benchmarks.helpers.text import markdown
-from marl_framework.evaluation.report import with_interval
-from marl_framework.evaluation.suite_results import METRICS, counted, difference
+from marl_framework.evaluation.report import METRICS, with_interval
+from marl_framework.evaluation.suite_results import counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"

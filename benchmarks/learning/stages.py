@@ -27,10 +27,10 @@ from marl_framework.config.loading import with_changes
 from marl_framework.distillation.tasks import read_tasks, with_mission
 from marl_framework.evaluation import comparison
 from marl_framework.evaluation.flight import evaluate
+from marl_framework.evaluation.report import METRICS
 from marl_framework.evaluation.suite import digest, finals
 from marl_framework.evaluation.suite_results import (
     LABELS,
-    METRICS,
     change_cells,
     difference,
     summary,

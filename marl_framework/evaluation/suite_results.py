@@ -19,8 +19,7 @@ from marl_framework.evaluation.suite import SEARCH, SIGNS, Flyer, Suite, digest
 from marl_framework.evaluation.worlds import MISSIONS, SEED, VERSION, left_out
 from marl_framework.runs.folder import describe_environment
 
-METRICS = report.METRICS
-LABELS = {metric: report.LABELS[metric] for metric in METRICS}
+LABELS = {metric: report.LABELS[metric] for metric in report.METRICS}
 
 
 def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -85,8 +84,8 @@ def summary(
     `finals`: values by policy and metric, training seeds × missions. `blocks`: see `statistics`.
     The keys are `mean`, `std` over missions (root mean square over seeds), `interval` (95 %, over
     seeds and missions), `seeds` (mean of each seed), and `difference` to the best classical planner
-    in that metric. `METRICS` also have `worst_tenth`, with `mean`, `interval` and `difference` to
-    the classical planner with the best worst tenth. Missing values are None.
+    in that metric. `report.METRICS` also have `worst_tenth`, with `mean`, `interval` and
+    `difference` to the classical planner with the best worst tenth. Missing values are None.
     """
     result: dict[str, dict[str, Any]] = {policy: {} for policy in finals}
     for metric in next(iter(finals.values())):
@@ -104,7 +103,7 @@ def summary(
                 "seeds": sample.mean(1).tolist(),
                 "difference": change,
             }
-        if metric in METRICS:
+        if metric in report.METRICS:
             for policy, row in _worst_tenths(values, sign, blocks).items():
                 result[policy][metric]["worst_tenth"] = row
     return result
@@ -165,7 +164,7 @@ def table(results: Mapping[str, Any]) -> str:
     drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in results["worlds"].items():
         for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [cell for metric in METRICS for cell in change_cells(row[metric])]
+            cells = [cell for metric in report.METRICS for cell in change_cells(row[metric])]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
     text = report.as_text(drawn) + _ends_table(results["worlds"])
@@ -177,7 +176,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _ends_table(worlds: Mapping[str, Any]) -> str:
     """Return the worst tenths and the reliability of each world and policy, with verdicts."""
-    reliability = [metric for metric in SIGNS if metric not in METRICS]
+    reliability = [metric for metric in SIGNS if metric not in report.METRICS]
     labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
     labels += [report.LABELS[metric] for metric in reliability]
     title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
@@ -185,7 +184,7 @@ def _ends_table(worlds: Mapping[str, Any]) -> str:
     drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in worlds.items():
         for number, (policy, row) in enumerate(world["summary"].items()):
-            rows = [row[metric]["worst_tenth"] for metric in METRICS]
+            rows = [row[metric]["worst_tenth"] for metric in report.METRICS]
             rows += [row[metric] for metric in reliability]
             cells = [cell for each in rows for cell in change_cells(each)[::2]]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))

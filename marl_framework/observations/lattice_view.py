@@ -85,8 +85,7 @@ class LatticeView:
         near = [torch.exp(-math.log(2) * moves) for moves in distances]  # ½ per move
         places = torch.cartesian_prod(*along)
         x, y, z = places.unbind(-1)
-        self._goals = self.lattice.nearest_destinations(places)  # [P, A, 3]
-        goals = self.lattice.places(self._goals)
+        goals = self.lattice.places(self.lattice.nearest_destinations(places))
         shares = [shares[0] * reduction.unsqueeze(-1), shares[1]]
         # Factors along each axis, of readings and of the entropy around positions, [P, Z, P].
         self._axes = [
@@ -120,7 +119,6 @@ class LatticeView:
         goals = goals.clamp(min=0).minimum(lattice - 1) - first.view(-1, 1, 1, 3)
         goals = goals.clamp(min=0).minimum(torch.tensor(size[1:], device=x.device) - 1)
         goals[..., 0] += across * mission.view(-1, 1, 1)
-        part._goals = goals.flatten(0, 1)
         tables = []
         for axis, (start, side) in enumerate(((x, across), (y, along))):
             at = start.unsqueeze(1) + torch.arange(side, device=x.device)  # [E, side]
@@ -129,8 +127,8 @@ class LatticeView:
                 window = window.unsqueeze(2 - axis).expand(*size, side)
                 tables.append(window.flatten(0, 3))
         rows, near_rows, cols, near_cols = tables
-        places = part.lattice.places(part._goals)
-        part.tables = Tables(places, rows, cols, near_rows, near_cols)
+        goals = part.lattice.places(goals.flatten(0, 1))
+        part.tables = Tables(goals, rows, cols, near_rows, near_cols)
         if self.version is not Version.LOOPS:
             part._build_goal_tables()
         return part
@@ -187,31 +185,26 @@ class LatticeView:
         place = self.lattice.places(positions)
         return _rows_of(self.tables.rows, place), _rows_of(self.tables.cols, place)
 
-    def score_actions(self, positions: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the goal and the gain of each action.
+    def score_actions(self, positions: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gain of each action, and its tie-breaker.
 
         Args:
             positions: positions of UAVs, [..., 3].
             remaining: remaining entropy around each lattice position, [..., X, Y].
 
         Returns:
-            Goals, see `destinations`, [..., A, 3]; entropy that a reading there removes, [..., A];
-            tie-breaker, [..., A]: entropy around the goal, discounted by ½ per move, times
-            `TIE_WEIGHT`.
+            Entropy that a reading at the action's goal removes, [..., A]; tie-breaker, [..., A]:
+            entropy around the goal, discounted by ½ per move, times `TIE_WEIGHT`.
         """
         place = self.lattice.places(positions)
         rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)
         gains, around = ((rows @ remaining) * cols).sum(-1).chunk(2, -1)
-        return _rows_of(self._goals, place), gains, TIE_WEIGHT * around
+        return gains, TIE_WEIGHT * around
 
     def apply_readings(self, positions: Tensor, remaining: Tensor) -> Tensor:
         """Return the remaining entropy [..., X, Y] after readings at positions [..., 3]."""
         rows, cols = self.removed_shares(positions)
         return remaining * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
-
-    def destinations(self, positions: Tensor) -> Tensor:
-        """Return the goal of each action, clamped to the lattice, [..., A, 3]."""
-        return _rows_of(self._goals, self.lattice.places(positions))
 
 
 def _rows_of(table: Tensor, place: Tensor) -> Tensor:

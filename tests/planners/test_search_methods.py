@@ -112,7 +112,7 @@ def test_a_beam_searches_no_deeper_than_moves_are_left_and_finds_the_same() -> N
     outlooks = []
 
     class Counted(LatticeView):
-        def score_actions(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def score_actions(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
             outlooks.append(positions)
             return super().score_actions(positions, left)
 

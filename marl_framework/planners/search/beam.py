@@ -118,8 +118,7 @@ def outlook(view: LatticeView, places: Tensor, left: Tensor) -> tuple[Tensor, Te
     See `LatticeView.score_actions`.
     """
     if view.version is not Version.LOOPS:
-        _, gains, pull = view.score_actions(view.lattice.positions(places), left)
-        return gains, pull
+        return view.score_actions(view.lattice.positions(places), left)
     gains, around = search.outlook(view.tables, places.flatten(), left.flatten(0, 1))
     return gains.view(*places.shape, -1), TIE_WEIGHT * around.view(*places.shape, -1)
 
