@@ -43,6 +43,7 @@ class LatticeView:
         moves: number of moves of the longest mission.
         has_inactive: whether some UAVs may be inactive.
         reach: number of positions away from a UAV at which its reading can remove entropy, at most.
+        compute: settings of the device.
         version: kernel backend (plain, loops or Triton).
         tables: lookup tables of goals and entropy reduction, one row per lattice position (P).
     """
@@ -52,6 +53,7 @@ class LatticeView:
         self.moves = config.missions.episode_length
         self.has_inactive = config.missions.has_inactive
         device = lattice.offsets.device
+        self.compute = config.compute
         self.version = version_for(config.compute, device)
         camera = Camera(config, "cpu")
         spacing, self._shape = config.experiment.constraints.spacing, camera.shape

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from marl_framework.algorithms.graphs import Graphs
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.planners.search.beam import BeamSearch
-from marl_framework.planners.search.problem import Problem
+from marl_framework.planners.search.problem import Plan, Problem
+from marl_framework.planners.search.replayed import ReplayedSearch
 from marl_framework.planners.search.windows import Windows
 from tests.small import small_config
+from tests.tape import TapeBackend
 
 ENV = MissionEnvironment(small_config(budget=6, max_altitude=10.0), 1, "cpu", "test")
 VIEW = LatticeView(ENV.config, ENV.lattice)
@@ -127,3 +130,23 @@ def test_a_beam_searches_no_deeper_than_moves_are_left_and_finds_the_same() -> N
         assert len(outlooks) == most
     assert torch.equal(plans[0].action, plans[1].action)
     assert torch.equal(plans[0].left, plans[1].left)
+
+
+def test_a_replayed_search_finds_what_the_search_finds() -> None:
+    """Both numbers of missions are recorded at their third search; later ones are replayed."""
+    compute = ENV.config.compute.model_copy(update={"compile": False})
+    view = LatticeView(ENV.config.model_copy(update={"compute": compute}), ENV.lattice)
+    searches = []
+
+    def search(case: Problem) -> Plan:
+        searches.append(case)
+        return BeamSearch(view, 8).search(case)
+
+    replayed = ReplayedSearch(search, Graphs(torch.device("cpu"), TapeBackend()))
+    cases = [problem(missions, seed, 0.2) for seed in range(6) for missions in (4, 7)]
+    found = [(plan.action, plan.left.clone()) for plan in map(replayed, cases)]
+    assert len(searches) == 6
+    for case, (action, left) in zip(cases, found, strict=True):
+        plan = BeamSearch(view, 8).search(case)
+        assert torch.equal(action, plan.action)
+        assert torch.equal(left, plan.left)

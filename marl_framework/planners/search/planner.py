@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import chain, pairwise
 
 import torch
@@ -22,6 +23,7 @@ from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap, TrueMap
 from marl_framework.planners.search.problem import Problem
+from marl_framework.planners.search.replayed import Search, replayed
 from marl_framework.planners.search.threads import on_threads
 from marl_framework.planners.search.windows import Windows
 
@@ -55,7 +57,10 @@ class SearchPlanner:
     ) -> None:
         self.name = name
         self._view, self._model = view, model
-        self._search, self._windows = search, Windows(view, settings.horizon)
+        self._windows = Windows(view, settings.horizon)
+        self._find: Search = partial(self._windows.search, search)
+        if self._windows.is_whole:  # else each move searches over other tables
+            self._find = replayed(self._find, view.compute, view.lattice.offsets.device)
         self._settings = settings
         self.chunk = max(1, _MAX_ELEMENTS // self._windows.elements(search))
         self._plans = torch.ones(0)
@@ -128,7 +133,7 @@ class SearchPlanner:
             place = state.positions[:, i]
             expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
             problem = Problem(place, mask, state.moves, expected, affordable, most)
-            action, left = windows.search(self._search, problem)
+            action, left = self._find(problem)
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0)
             remaining = windows.paste(remaining, place) * beside[:, i]
             if self._view.has_inactive:
