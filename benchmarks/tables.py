@@ -31,7 +31,7 @@ ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: ([^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _HERE = "--amd-epyc-2-cores"  # the machine of the pages
 _TRAININGS = "--intel-xeon-2-cores"  # the machine of trainings
-_GPU = "--nvidia-h100"
+_H100, _H200 = "--nvidia-h100", "--nvidia-h200"
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,14 @@ TABLES = {
     "gpu_bounds": Table(_BUDGET, pages.gpu_bounds),
     "gpu_training": Table(
         tuple(
-            f"training-{name}-{way}{_GPU}"
+            f"training-{name}-{way}"
             for name in ("gpu", "paper", "128x5")
-            for way in ("eager", "graphs")
+            for way in (f"eager{_H100}", f"graphs{_H100}", f"graphs{_H200}")
         ),
         pages.gpu_training,
+    ),
+    "gpu_rollout": Table(
+        tuple(f"rollout-{way}{_H200}" for way in ("eager", "graphs")), pages.gpu_rollout
     ),
     "prediction_budget": Table(_BUDGET, pages.prediction_budget),
     "gpu_memory": Table(_BUDGET, pages.gpu_memory),

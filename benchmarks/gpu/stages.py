@@ -98,7 +98,7 @@ def make_stages(settings: Settings) -> list[Stage]:
     stages = [
         Stage("doctor", ("-m", "marl_framework.doctor", *doctor), 60, _doctor),
         check("same_draws", 60),
-        check("kernel_profile", 120),
+        check("kernel_profile", 60),
     ]
     steps = ("--steps", "1" if quick else "5")
     paper = params if quick else "params.yaml"
@@ -114,24 +114,26 @@ def make_stages(settings: Settings) -> list[Stage]:
             ),
             bench(f"batch-128x5-{graphs}", "training", _training, *smaller, config=paper, limit=45),
         ]
-    for graphs in GRAPHS:
+    for graphs, value in GRAPHS.items():
         memory = "51" if graphs == "eager" and not quick else "0"  # starts more processes
         flown = (
             *("--num-envs", "1,2" if quick else "64,512,2048", "--policy", "actor"),
-            *("--episodes", memory, "--set", f"compute.cuda_graphs={GRAPHS[graphs]}"),
+            *("--episodes", memory, "--set", f"compute.cuda_graphs={value}"),
         )
-        stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown))
+        stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown, limit=120))
+        planned = ("--missions", "1" if quick else "1,50", "--set", f"compute.cuda_graphs={value}")
+        stages.append(bench(f"planners-{graphs}", "planners", _planners, *planned, limit=60, row=1))
     stages.append(bench("layers", "layers", _layers, limit=30, row=0.05))
     agents = ("--agents", "1" if quick else "64,4096")
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [
-        bench("transformations", "transformations", _TRANSFORMATIONS, *agents, limit=60, row=0.3),
+        bench("transformations", "transformations", _TRANSFORMATIONS, *agents, limit=150, row=0.3),
         bench("utilisation", "utilisation", _UTILISATION, *many),
         check("no_waiting", 60),
     ]
     replay = (CASES, "--device", device)
     stages.append(
-        Stage("recorded-steps", ("-m", "benchmarks.reference.replay", *replay), 120, _last_line)
+        Stage("recorded-steps", ("-m", "benchmarks.reference.replay", *replay), 60, _last_line)
     )
     for graphs, value in GRAPHS.items():
         name = f"run-{graphs}"
@@ -143,7 +145,7 @@ def make_stages(settings: Settings) -> list[Stage]:
             *("--set", "compute.deterministic=true"),
         )
         figure = _of(out / "runs" / name / "summary.json", _run_summary)
-        stages.append(Stage(name, ("-m", "marl_framework.main", *on, *trained), 120, figure))
+        stages.append(Stage(name, ("-m", "marl_framework.main", *on, *trained), 60, figure))
     tests = ("-q", "-m", "gpu", "-p", "no:cacheprovider", *(TESTS[:1] if quick else TESTS))
     return [*stages, Stage("tests", ("-m", "pytest", *tests), 300, _last_line)]
 
@@ -282,6 +284,14 @@ def _layers(results: Any) -> str:
     spent = results["seconds_of_convolutions"]
     return "forward and backward of the convolutions: " + ", ".join(
         f"{1e3 * seconds:,.2f} ms as {way}" for way, seconds in spent.items()
+    )
+
+
+def _planners(results: Any) -> str:
+    rows = [row for row in results["rows"] if row["planner"] == "search"]
+    return "search: " + ", ".join(
+        f"{1e3 * row['seconds_move']:,.2f} ms a move of {row['missions']} missions at once"
+        for row in rows
     )
 
 

@@ -264,23 +264,32 @@ def gpu_bounds(results: Json) -> str:
 
 
 def gpu_training(*results: Json) -> str:
-    """Return the speed of training steps on a GPU; `results` are pairs, eager and recorded."""
+    """Return the speed of training steps; `results` are triples: eager, recorded on two GPUs."""
 
-    def row(eager: Json, recorded: Json) -> tuple[str, ...]:
-        (batch,) = (f"{int(size):,}" for size in recorded["settings"]["learning_batches"])
-        spent = (f"{1e3 * each['seconds_per_training_step']:.3g}" for each in (eager, recorded))
-        speed, share = (
-            recorded["agent_transitions_per_s"],
-            recorded["products"]["share_of_training"],
-        )
-        return f"`{_params_file(recorded)}`", batch, *spent, _whole(speed), f"{share:.0%}"
+    def row(*measured: Json) -> tuple[str, ...]:
+        newest = measured[-1]
+        (batch,) = (f"{int(size):,}" for size in newest["settings"]["learning_batches"])
+        spent = (f"{1e3 * each['seconds_per_training_step']:.3g}" for each in measured)
+        speed, share = newest["agent_transitions_per_s"], newest["products"]["share_of_training"]
+        return f"`{_params_file(newest)}`", batch, *spent, _whole(speed), f"{share:.0%}"
 
     return markdown(
         (
-            *("params file", "transitions a batch", "a training step [ms]", "CUDA graphs [ms]"),
-            *("transitions/s", "of the rate of products"),
+            *("params file", "transitions a batch", "without, H100 [ms]", "CUDA graphs, H100 [ms]"),
+            *("CUDA graphs, H200 [ms]", "transitions/s, H200", "of the rate of products, H200"),
         ),
-        map(row, results[::2], results[1::2]),
+        map(row, results[::3], results[1::3], results[2::3]),
+    )
+
+
+def gpu_rollout(*results: Json) -> str:
+    """Return joint steps per second on a GPU by number of missions, eager and recorded."""
+    return markdown(
+        ("missions at once", "without CUDA graphs", "with CUDA graphs"),
+        (
+            (f"{rows[0]['num_envs']:,}", *(_whole(row["joint_steps_per_s"]) for row in rows))
+            for rows in zip(*(each["rows"] for each in results), strict=True)
+        ),
     )
 
 

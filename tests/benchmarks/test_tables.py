@@ -22,6 +22,8 @@ BESIDE_FILES = {
         f"training-{name}--nvidia-h100"
         for name in ("gpu-eager", "paper-eager", "128x5-eager", "gpu-graphs-before")
     ),
+    *(f"training-{name}-graphs--nvidia-h200" for name in ("gpu", "paper", "128x5")),
+    *(f"{name}--nvidia-h200" for name in ("rollout-eager", "rollout-graphs", "layers")),
     *(
         f"published_simulator-student-{terrain}-{starts}--intel-xeon-2-cores"
         for terrain in ("split", "mixed")
