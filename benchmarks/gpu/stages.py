@@ -124,11 +124,11 @@ def make_stages(settings: Settings) -> list[Stage]:
         planned = ("--missions", "1" if quick else "1,50", "--set", f"compute.cuda_graphs={value}")
         stages.append(bench(f"planners-{graphs}", "planners", _planners, *planned, limit=60, row=1))
     stages.append(bench("layers", "layers", _layers, limit=30, row=0.05))
-    agents = ("--agents", "1" if quick else "64,4096")
+    agents = ("--agents", "1" if quick else "64,1024")
     many = ("--processes", "1", "--batch", "8", "--steps", "1") if quick else ()
     stages += [
         bench("transformations", "transformations", _TRANSFORMATIONS, *agents, limit=150, row=0.3),
-        bench("utilisation", "utilisation", _UTILISATION, *many),
+        bench("utilisation", "utilisation", _UTILISATION, *many, limit=120),
         check("no_waiting", 60),
     ]
     replay = (CASES, "--device", device)
