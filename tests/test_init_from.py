@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
@@ -122,13 +121,13 @@ def test_a_training_is_pulled_to_its_teacher_of_any_width(tmp_path: Path) -> Non
     trainer, alone = pulled(tmp_path, small_config(agents=2, **wide)), Trainer(small_config(), CPU)
     actors = (each.algorithm.modules["actor"].parameters() for each in (trainer, alone))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*actors, strict=True))
-    metrics, _ = training_step(trainer, StageTimer(CPU))
+    metrics, _ = trainer.make_steps(StageTimer(CPU))
     assert metrics["teacher_kl"] > 0
 
 
 def test_a_teacher_of_weight_0_is_not_even_looked_for() -> None:
     config = small_config(learning={"teacher": {"run": "missing.pt", "weight": 0.0}})
-    metrics, _ = training_step(Trainer(config, CPU), StageTimer(CPU))
+    metrics, _ = Trainer(config, CPU).make_steps(StageTimer(CPU))
     assert "teacher_kl" not in metrics
 
 

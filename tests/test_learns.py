@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import config_from_dict
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
@@ -59,7 +58,7 @@ def entropies(config: Config) -> dict[str, float]:
         "untrained": trainer.validation.fly(),
     }
     while not trainer.is_over():
-        training_step(trainer, timer)
+        trainer.make_steps(timer)
     found["trained"] = trainer.validation.fly()
     return {name: float(values["roi_entropy"].mean()) for name, values in found.items()}
 

@@ -109,7 +109,7 @@ def test_a_profile_is_written(train, tmp_path, capsys):
 def test_an_interrupted_training_ends_its_step_and_keeps_its_state(
     number, train, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: signal.raise_signal(number)))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(2, lambda _: signal.raise_signal(number)))
     assert train("t") == 130
     path = tmp_path / "runs" / "t" / "checkpoints" / "last.pt"
     assert torch.load(path, weights_only=True)["training_step"] == 2

@@ -53,13 +53,13 @@ class House:
 
     def stop_in(self, step: int, how: Callable[[], None]) -> None:
         """Let something happen in the middle of a training step, once."""
-        real = Trainer.plan
+        real = Trainer.make_steps
 
         def happen(_: Trainer) -> None:
-            self._monkeypatch.setattr(Trainer, "plan", real)
+            self._monkeypatch.setattr(Trainer, "make_steps", real)
             how()
 
-        self._monkeypatch.setattr(Trainer, "plan", at_step(step, happen))
+        self._monkeypatch.setattr(Trainer, "make_steps", at_step(step, happen))
 
     def crash(self, name: str, step: int, *options: str, sets: tuple[str, ...] = ()) -> None:
         def end() -> None:

@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def raise_in_step_2(monkeypatch: pytest.MonkeyPatch, problem: Callable[[], None]) -> None:
-    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: problem()))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(2, lambda _: problem()))
 
 
 def test_the_log_holds_what_was_printed(train: Train, log: Path, capsys) -> None:

@@ -1,6 +1,6 @@
 """Check and measure everything that needs a GPU, in one run; failures are listed.
 
-    python -m benchmarks.gpu [--device cuda:1] [--out FOLDER] [--only doctor,replay] [--quick]
+    python -m benchmarks.gpu [--device cuda:1] [--out FOLDER] [--only doctor,layers] [--quick]
 
 Each stage is a process with a time limit, a log and, if it measures, a JSON. No stage starts after
 `--minutes` in total. The last lines are a table in Markdown, which `report.md` holds too;

@@ -26,7 +26,6 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.text import table_text
-from benchmarks.helpers.training_step import training_step
 from marl_framework.command_line import BAD_INPUT, FAILED, Parser, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config, resolve_config_path
@@ -118,12 +117,12 @@ def no_waiting(config: Config, device: torch.device) -> Result:
     """
     trainer = Trainer(config, device)
     for _ in range(_FREE):
-        training_step(trainer, StageTimer(device))
+        trainer.make_steps(StageTimer(device))
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(_WATCHED):
-            found, _ = training_step(trainer, StageTimer(device))
+            found, _ = trainer.make_steps(StageTimer(device))
     finally:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
@@ -135,12 +134,12 @@ def kernel_profile(config: Config, device: torch.device) -> Result:
     """Print the kernels of a training step with their time, longest first."""
     trainer, timer = Trainer(config, device), StageTimer(device)
     for _ in range(_WARM_UP):
-        training_step(trainer, timer)
+        trainer.make_steps(timer)
     timer.wall()  # waits for the device
     on_gpu = device.type == "cuda"
     kind = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
     with profile(activities=[kind], acc_events=True) as recorded:
-        training_step(trainer, timer)
+        trainer.make_steps(timer)
         timer.wall()
 
     def seconds(event: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 import torch
@@ -42,16 +43,6 @@ def of_windows(config: Config, work: Callable[[Fusion, MissionState], object]) -
     env = MissionEnvironment(config, 1, CPU)
     fusion = Fusion(config, env.camera, Version.TRITON)
     return _record_launches(lambda: work(fusion, env.empty_state()), windows="read fuse add_parts")
-
-
-def of_a_start(config: Config) -> list[Launch]:
-    """Return the launches at the start of missions."""
-    return _of_a_belief_update(config, blank=True)
-
-
-def of_a_move(config: Config) -> list[Launch]:
-    """Return the launches that fuse readings into beliefs."""
-    return _of_a_belief_update(config, blank=False)
 
 
 def _of_a_belief_update(config: Config, blank: bool) -> list[Launch]:
@@ -122,9 +113,9 @@ def of_an_update(config: Config) -> list[Launch]:
     return _record_launches(update, maps="take", policies=names, layers="rectify")
 
 
-STAGES = {
-    "start of missions": of_a_start,
-    "readings and beliefs": of_a_move,
+STAGES: dict[str, Callable[[Config], list[Launch]]] = {
+    "start of missions": partial(_of_a_belief_update, blank=True),
+    "readings and beliefs": partial(_of_a_belief_update, blank=False),
     "observations and actions": of_a_choice,
     "predictions": of_predictions,
     "updates": of_an_update,

@@ -24,7 +24,6 @@ from benchmarks.helpers.harness import (
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.training_step import training_step
 from marl_framework.command_line import usable_cores
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
@@ -202,7 +201,7 @@ def learn(
     seconds = cpu_seconds = 0.0
     while (before := trainer.algorithm.training_steps) < config.learning.training_steps:
         start, cpu_start = time.perf_counter(), time.process_time()
-        metrics, _ = training_step(trainer, timer)
+        metrics, _ = trainer.make_steps(timer)
         timer.wall()  # waits for the device
         seconds += time.perf_counter() - start
         cpu_seconds += time.process_time() - cpu_start
@@ -283,7 +282,7 @@ def time_steps(
     for _ in range(steps):
         timer.wall()
         timer.reset()
-        training_step(trainer, timer)
+        trainer.make_steps(timer)
         yield timer.wall(), timer.seconds()
 
 
@@ -313,7 +312,7 @@ def measure_training(
     cpu = time.process_time()
     with utilisation_monitor(device) as monitor:
         while trainer.algorithm.training_steps < steps:
-            records.append(training_step(trainer, timer)[0])
+            records.append(trainer.make_steps(timer)[0])
             note(f"training step {trainer.algorithm.training_steps} of {steps}")
         seconds = timer.wall()
     stages = timer.seconds()
@@ -343,7 +342,7 @@ def measure_training(
 def _warm_up(config: Config, device: torch.device) -> int:
     """Make one training step; return the networks' floating-point operations per step."""
     single = with_overrides(config, "learning.update_interval=1")
-    training_step(Trainer(single, device), StageTimer(device))
+    Trainer(single, device).make_steps(StageTimer(device))
     return NetworksAlone(single, device).flops()
 
 

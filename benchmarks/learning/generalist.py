@@ -89,7 +89,10 @@ def measure(job: Job) -> dict[str, Any]:
     teams = [load_team(run.strip()) for run in options.checkpoint.split(",")]
     check_one_training(teams, "--checkpoint")
     flown = {"missions": options.missions, "seed": options.seed}
-    variants = {world: [*keys, options.checkpoint] for world, keys in worlds().items()}
+    variants = {
+        world: {"keys": keys, "checkpoint": options.checkpoint, **flown}
+        for world, keys in worlds().items()
+    }
     cache = Cache(job, variants, **flown)
     for world in options.worlds:
         if cache.has(variant=world):

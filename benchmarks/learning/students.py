@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
-from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import MOST_STEPS, Cache, add_seeds, add_steps, differences_table
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.planners.team import find_checkpoint
@@ -111,7 +110,7 @@ def continue_training(
         trainer.start_from(find_checkpoint(file))
         timer, start = StageTimer(device), time.perf_counter()
         while not trainer.is_over():
-            training_step(trainer, timer)
+            trainer.make_steps(timer)
     results = {lesson.name: lesson.validate(trainer.algorithm.act) for lesson in student.lessons}
     tasks = {
         task: {name: float(values[key]) for name, key in METRICS.items()}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.reference.plain_mission import LOWER, UPPER, binary_entropy
 from benchmarks.reference.published_code import PublishedCode
 from benchmarks.reference.replay import recorded_state
 from marl_framework.config.errors import ConfigError, ConfigWarning
@@ -34,7 +35,6 @@ Array = NDArray[Any]
 TERRAINS = ("split", "mixed")
 STARTS = ("published", "corners", "random")
 CORNERS = ((10, 10), (40, 10), (40, 40), (10, 40))  # [m], a comment in its state_space.py
-LOWER, UPPER = 0.499, 0.501  # beliefs between the two count as undecided
 PLANES = Config().observation.actor_channels
 """Planes of the published observation."""
 
@@ -378,7 +378,7 @@ class CorrectedGain:
         """Return the entropy that a reading removes, weighted by the new belief."""
         after = self._flight.mapping.update_cells(p.copy(), reading, None)
         weight = np.where(after > UPPER, 1, np.where(after < LOWER, 0, after))
-        return weight * (_entropy(p) - _entropy(after))
+        return weight * (binary_entropy(p) - binary_entropy(after))
 
     def _window(self, place: Array) -> tuple[slice, slice]:
         grid = self._flight.grid_map
@@ -396,7 +396,7 @@ class CorrectedGain:
         reach = self._flight.params["experiment"]["uav"]["communication_range"]
         for other, goal in self._earlier:
             if np.linalg.norm(other - place) <= reach:
-                left[self._window(goal)] *= _entropy(np.array(self._noise(goal)))
+                left[self._window(goal)] *= binary_entropy(np.array(self._noise(goal)))
         return left
 
     def _choose(self, place: Array, _: Array, belief: Array) -> tuple[list[Any], list[float]]:
@@ -415,9 +415,3 @@ class CorrectedGain:
     def _all_have_chosen(self, gains: list[list[float]]) -> list[list[float]]:
         self._earlier.clear()
         return gains
-
-
-def _entropy(p: Array) -> Array:
-    """Return the entropy [bit] of probabilities, kept off 0 and 1."""
-    p = p.clip(1e-4, 1 - 1e-4)
-    return np.asarray(-p * np.log2(p) - (1 - p) * np.log2(1 - p))

@@ -21,7 +21,6 @@ import torch
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
@@ -80,13 +79,13 @@ def _train(config: Config, device: torch.device, seconds: float) -> float:
     """Train until all trainings of the row are timed; return this one's transitions/s."""
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
-    training_step(trainer, timer)
+    trainer.make_steps(timer)
     processes.wait_for_others()
     steps, used = 0, 0.0
     while used < seconds:
         ((duration, _),) = time_steps(trainer, timer, 1)
         steps, used = steps + 1, used + duration
-    processes.repeat_until_all_are_here(lambda: training_step(trainer, timer))
+    processes.repeat_until_all_are_here(lambda: trainer.make_steps(timer))
     return steps * config.schedule.transitions_per_step / used
 
 

@@ -31,7 +31,6 @@ from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.random_missions import random_missions
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.training_step import training_step
 from marl_framework.command_line import usable_cores
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
@@ -113,7 +112,7 @@ def ours_learning(config: Config, num_envs: int, seconds: float) -> Speed:
     trainer = Trainer(with_overrides(config, f"environment.num_envs={num_envs}"), CPU)
     timer = StageTimer(CPU)
     before = trainer.episodes
-    timing = harness.measure(lambda: training_step(trainer, timer), seconds)
+    timing = harness.measure(lambda: trainer.make_steps(timer), seconds)
     missions = (trainer.episodes - before) // (timing.repeats + 1)
     return Speed(missions * trainer.task.n_agents * trainer.task.episode_length, timing)
 

@@ -17,7 +17,6 @@ import torch
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
-from benchmarks.helpers.training_step import training_step
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import make_builder
@@ -47,14 +46,15 @@ def measure(job: Job) -> dict[str, Any]:
     """
     seconds, rows = job.options.seconds_per_row, []
     for uavs, (name, changes) in product(TEAMS, TYPES.items()):
-        config = with_overrides(job.config, f"experiment.missions.n_agents={uavs}", *changes)
+        fixed = f"experiment.missions.n_agents={uavs}", "learning.update_interval=1"
+        config = with_overrides(job.config, *fixed, *changes)
         rows.append({"type": name, "uavs": uavs, **_measure_one(config, job.device, seconds)})
     return {"settings": {"seconds_per_row": seconds}, "rows": rows}
 
 
 def _measure_one(config: Config, device: torch.device, seconds: float) -> dict[str, Any]:
     trainer, timer = Trainer(config, device), StageTimer(device)
-    step = harness.measure(lambda: training_step(trainer, timer), seconds, device, least=1)
+    step = harness.measure(lambda: trainer.make_steps(timer), seconds, device, least=1)
     actor = trainer.algorithm.modules["actor"]
     moves = {missions: _time_move(trainer, missions, seconds / 4) for missions in MISSIONS}
     return {

@@ -6,7 +6,6 @@ core to fuse what it has heard, and to decide: medians and largest values over U
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.helpers.command_line import Job, Parser
+from benchmarks.helpers.harness import CPU, peak_memory
 from benchmarks.helpers.text import duration_text, table_text
 from marl_framework.config.parts import LEARNED
 from marl_framework.flying.dry_run import check_supported, make_pilots
@@ -60,8 +60,7 @@ def measure(job: Job) -> dict[str, Any]:
                     "moves": len(spent),
                 }
             )
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"rows": rows, "peak_memory": peak}
+    return {"rows": rows, "peak_memory": peak_memory(CPU)}
 
 
 def _time_flight(environment: MissionEnvironment, make: Any) -> dict[str, list[float]]:

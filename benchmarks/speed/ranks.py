@@ -27,7 +27,6 @@ import torch.distributed as dist
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
-from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
@@ -92,7 +91,7 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
     """
     config = with_overrides(config, "learning.update_interval=1")
     trainer, timer = Trainer(config, device), StageTimer(device)
-    training_step(trainer, timer)
+    trainer.make_steps(timer)
     walls, stages = zip(*time_steps(trainer, timer, repeats), strict=True)
     learning = config.learning
     sizes = [

@@ -31,7 +31,6 @@ from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import peak_memory, quartiles, reset_peak_memory
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.text import duration_text, number_text, table_text
-from benchmarks.helpers.training_step import training_step
 from benchmarks.helpers.trainings import time_steps
 from marl_framework.algorithms.graphs import WARM_UP, uses_graphs
 from marl_framework.config.loading import config_to_dict
@@ -101,7 +100,7 @@ def _warmed_up(config: Config, device: torch.device, steps: int) -> Trainer:
     """Return a trainer after some training steps."""
     trainer, timer = Trainer(config, device), StageTimer(device)
     for _ in range(steps):
-        training_step(trainer, timer)
+        trainer.make_steps(timer)
     timer.wall()  # waits for the device
     return trainer
 

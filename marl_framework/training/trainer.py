@@ -157,19 +157,12 @@ class Trainer(RunTrainer):
             if run is not None and not self.validation.best and not self.is_over():
                 (run.checkpoints / BEST).unlink(missing_ok=True)  # link to the last checkpoint
             while not self.is_over() and not self.ranks.any(self.interrupted):
-                plan = self.plan()
-                with timer("rollout"):
-                    collector = self.collectors[self.draw_area(plan.first)]
-                    rollout = collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
-                with timer("update"):
-                    learned = self.algorithm.update(
-                        rollout, plan.epsilon, self.task.generator, plan.steps, plan.rate
-                    )
-                metrics, counts = self.account(plan, rollout, learned, timer)
+                first = self.steps
+                metrics, counts = self.make_steps(timer)
                 written = out.logger.log(self.steps, metrics, counts)
                 validated: dict[str, float] = {}
                 better = False
-                if self.validation.is_due(plan.first, self.steps):
+                if self.validation.is_due(first, self.steps):
                     with timer("validation"):
                         validated, better = self.validation.run(self.steps)
                     out.logger.write(self.steps, validated)
@@ -178,16 +171,28 @@ class Trainer(RunTrainer):
                 known = {**self._last, **validated}
                 out.report(self.steps, known, bool(written or validated), timer)
                 # best.pt survives a crash, so the newest checkpoint must record the same result.
-                if better or self.ranks.any(out.is_checkpoint_due(self.steps, plan.first)):
+                if better or self.ranks.any(out.is_checkpoint_due(self.steps, first)):
                     saved = self.steps if self._save(out, timer, better) else saved
-                if passes(self.config.logging.figure_interval, plan.first, self.steps):
+                if passes(self.config.logging.figure_interval, first, self.steps):
                     with timer("figure"):
                         self._draw_mission(out)
                 out.end_step()
             self._finish(out, run, timer, saved)
         return self._summary(out, timer)
 
-    def plan(self) -> Plan:
+    def make_steps(self, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Make the next `update_interval` training steps; return their metrics and counts."""
+        plan = self._plan()
+        with timer("rollout"):
+            collector = self.collectors[self.draw_area(plan.first)]
+            rollout = collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
+        with timer("update"):
+            learned = self.algorithm.update(
+                rollout, plan.epsilon, self.task.generator, plan.steps, plan.rate
+            )
+        return self._account(plan, rollout, learned, timer)
+
+    def _plan(self) -> Plan:
         """Plan the next `learning.update_interval` training steps."""
         learning, schedule, made = self.config.learning, self.config.schedule, self.steps
         steps = max(min(learning.update_interval, learning.training_steps - made), 1)
@@ -206,7 +211,7 @@ class Trainer(RunTrainer):
         stream = random.Random((self.config.environment.seed << 32) + step)
         return stream.randrange(len(self.tasks))
 
-    def account(
+    def _account(
         self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Count missions, transitions and skipped updates; compute the metrics to log.

@@ -131,12 +131,14 @@ def test_missions_that_differ_fail(monkeypatch) -> None:
 def test_a_wait_is_watched_for_after_the_first_steps(monkeypatch) -> None:
     said: list[str] = []
 
-    def step(*_: object) -> tuple[dict[str, float], dict[str, int]]:
-        said.append("step")
-        return {"critic_loss": 0.5}, {}
+    class Steps:
+        def __init__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(checks, "Trainer", lambda *_: None)
-    monkeypatch.setattr(checks, "training_step", step)
+        def make_steps(self, _: object) -> tuple[dict[str, float], dict[str, int]]:
+            said.append("step")
+            return {"critic_loss": 0.5}, {}
+
+    monkeypatch.setattr(checks, "Trainer", Steps)
     monkeypatch.setattr(checks, "StageTimer", lambda _: None)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", said.append)
     passed, line = checks.no_waiting(load_config("params_test"), torch.device("cuda", 0))

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
@@ -68,7 +67,7 @@ def test_a_team_learns_and_flies_with_them(predictor: Path) -> None:
     config = config_with(predictor, learning=learning)
     trainer = Trainer(config, torch.device("cpu"))
     before = [weights.clone() for weights in trainer.algorithm.modules["actor"].parameters()]
-    training_step(trainer, StageTimer(torch.device("cpu")))
+    trainer.make_steps(StageTimer(torch.device("cpu")))
     after = list(trainer.algorithm.modules["actor"].parameters())
     assert not all(map(torch.equal, before, after))
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
@@ -137,7 +136,7 @@ def test_each_pass_of_a_training_turns_transitions_anew(symmetries, monkeypatch)
         return critic_loss(outputs, batch)
 
     monkeypatch.setattr(trainer.algorithm, "critic_loss", record)
-    training_step(trainer, StageTimer(trainer.device))
+    trainer.make_steps(StageTimer(trainer.device))
     shown = trainer.config.observation.actor_channels.index
     number, probability = shown("agent_id"), shown("probability")
     first, second = (  # UAVs of a mission may share a target, but not a number

@@ -99,7 +99,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
     assert len(set(flown[4:])) > 1
     expected = whole.train(None)["results"]
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "plan", at_step(4, Trainer.interrupt))
+        patch.setattr(Trainer, "make_steps", at_step(4, Trainer.interrupt))
         half.train(None)
     assert half.steps == 4
     save_checkpoint(tmp_path / "c.pt", half.state_dict())

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms import graphs as graphs_module
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.graphs import Graphs, make_graphs, uses_graphs
@@ -115,7 +114,7 @@ def train(team: Trainer, steps: int = STEPS, recording: bool = True) -> list[dic
     """What each stretch of training steps reports."""
     reports, timer = [], StageTimer(CPU)
     for _ in range(steps):
-        stats, counts = training_step(team, timer)
+        stats, counts = team.make_steps(timer)
         reports.append({k: torch.as_tensor(v) for k, v in {**stats, **counts}.items()})
         if not recording and team.algorithm._graphs is not None:
             team.algorithm._graphs.forget()

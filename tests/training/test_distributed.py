@@ -200,7 +200,7 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(tmp_path, mon
             signal.raise_signal(signal.SIGTERM)
         write_status(run, state, **known)
 
-    monkeypatch.setattr(Trainer, "plan", at_step(3, fail))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(3, fail))
     monkeypatch.setattr(RunFolder, "write_status", signalled)
     earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
     try:

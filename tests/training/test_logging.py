@@ -11,7 +11,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
 from marl_framework.config.parts import ALGORITHMS
@@ -74,7 +73,7 @@ def test_all_metrics_of_built_in_algorithms_are_explained(tmp_path: Path, algori
     teacher = [f"learning.teacher.{key}" for key in (f"run={tmp_path / 'team.pt'}", "weight=1.0")]
     config = config_from_dict(config_to_dict(config), "test", teacher)
     trainer = Trainer(config, torch.device("cpu"))
-    metrics, counts = training_step(trainer, StageTimer(trainer.device))
+    metrics, counts = trainer.make_steps(StageTimer(trainer.device))
     assert {"kl_halted", "teacher_kl"} < set(metrics)
     validated, _ = trainer.validation.run(1)
     assert set(metrics) | set(counts) | set(validated) <= set(METRICS)

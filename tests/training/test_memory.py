@@ -203,7 +203,7 @@ def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, cap
     def fill(_: Trainer) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    monkeypatch.setattr(Trainer, "plan", at_step(4, fill))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(4, fill))
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

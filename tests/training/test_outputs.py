@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate
@@ -128,5 +127,5 @@ def test_skipped_updates_are_counted_on_after_a_checkpoint(tmp_path, monkeypatch
         return {"skipped_updates": torch.tensor(2)}
 
     monkeypatch.setattr(again.algorithm, "update", skip)
-    training_step(again, StageTimer(CPU))
+    again.make_steps(StageTimer(CPU))
     assert int(again.skipped) == skipped + 2

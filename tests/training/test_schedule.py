@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.helpers.training_step import training_step
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
@@ -67,7 +66,7 @@ def test_the_optimisers_take_the_rates_of_the_step() -> None:
     optimizers = (trainer.algorithm.actor_optimizer, trainer.algorithm.critic_optimizer)
     timer, logged, seen = StageTimer(torch.device("cpu")), [], []
     for _ in range(11):
-        logged.append(training_step(trainer, timer)[0]["learning_rate_factor"])
+        logged.append(trainer.make_steps(timer)[0]["learning_rate_factor"])
         seen.append([group["lr"] for o in optimizers for group in o.param_groups])
     assert logged == factors(config)
     actor, critic = config.learning.actor.learning_rate, config.learning.critic.learning_rate

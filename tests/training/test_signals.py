@@ -50,7 +50,7 @@ def test_a_warned_training_is_saved_and_goes_on(
 ) -> None:
     runs = f"logging.directory={tmp_path / 'runs'}"
     given = ["--config", "params_test.yaml", "--device", "cpu", "--set", runs, "--run-name", "t"]
-    monkeypatch.setattr(Trainer, "plan", at_step(2, lambda _: signal.raise_signal(number)))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(2, lambda _: signal.raise_signal(number)))
     status = tmp_path / "runs" / "t" / "status.json"
     assert main(given) == 130
     found = json.loads(status.read_text())

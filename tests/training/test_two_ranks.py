@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     with pytest.MonkeyPatch.context() as monkeypatch:
         with monkeypatch.context() as first:
-            first.setattr(Trainer, "plan", at_step(STOP, Trainer.interrupt))
+            first.setattr(Trainer, "make_steps", at_step(STOP, Trainer.interrupt))
             assert main(arguments(folder / "runs", "grown")) == 130
         done = torchrun(ROOT / "tests/training/two_ranks.py", folder)
         assert done.returncode == 0, done.stderr

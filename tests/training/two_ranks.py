@@ -112,7 +112,7 @@ def shown_of(rollout: Rollout) -> dict[str, torch.Tensor]:
 
 def stop_in(step: int) -> None:
     """Send a signal to the second rank alone, in one training step."""
-    real = Trainer.plan
+    real = Trainer.make_steps
 
     def stop(trainer: Trainer) -> None:
         Trainer.plan = real

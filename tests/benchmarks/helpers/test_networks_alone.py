@@ -13,7 +13,6 @@ from benchmarks.helpers.networks_alone import (
     flops_of,
     product_seconds,
 )
-from benchmarks.helpers.training_step import training_step
 from marl_framework.config.loading import load_config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
@@ -42,7 +41,7 @@ def test_calls_alone_are_those_of_a_training_step(overrides):
             sizes.append((len(inputs[0]), torch.is_grad_enabled()))
 
         trainer.algorithm.modules[name].register_forward_hook(note)
-    training_step(trainer, StageTimer(CPU))
+    trainer.make_steps(StageTimer(CPU))
     expected = NetworkCalls.of(trainer.config, trainer.device)
     learning = [(size, True) for size in expected.learning]
     assert calls["target_critic"] == [(size, False) for size in expected.targets]
