@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from marl_framework.config.loading import load_config, resolve_config_path, with_changes
+    from marl_framework.config.loading import load_config, with_changes
 
     frames = Path(options.frames)
     if not frames.is_dir():
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     given = {"path": options.truth, "key": options.band, "resolution": options.resolution}
     given["threshold"] = options.threshold
     raster = {key: value for key, value in given.items() if value is not None}
-    config = load_config(resolve_config_path(name), options.overrides)
+    config = load_config(name, options.overrides)
     config = with_changes(config, {"sensor": {"simulation": {"raster": raster}}}, "options")
 
     # Imported here, because they load PyTorch: help and bad input are reported at once.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from marl_framework.command_line import Parser, as_program, loaded
+from marl_framework.config.loading import load_config
 from marl_framework.distillation.tasks import with_tasks, worker_runs
 from marl_framework.runs.log import RunLog
 from marl_framework.training.guard import guarded
@@ -17,7 +18,6 @@ from marl_framework.training.options import (
     add_run_options,
     add_series_options,
     add_short_forms,
-    load_options,
     print_config,
     read_start,
     refuse,
@@ -74,7 +74,8 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
     launch = read_launch(options, start, "workers")
     if options.workers is not None:
         return _train_workers(options, start, launch, log)
-    config = with_tasks(load_options(options), options.tasks, options.teacher)
+    given = load_config(options.config, options.overrides)
+    config = with_tasks(given, options.tasks, options.teacher)
     if options.print_config:
         return print_config(config)
 
@@ -89,7 +90,7 @@ def _run(options: argparse.Namespace, log: RunLog) -> int:
 def _train_workers(options: argparse.Namespace, start: Start, launch: Launch, log: RunLog) -> int:
     refuse(options, ("tasks", "teacher", "print_config"), "cannot be used with --workers")
     require(options, {"workers": "run_name"})
-    config = load_options(options)
+    config = load_config(options.config, options.overrides)
     runs = worker_runs(config, options.workers, options.run_name)
     if not start.check:
         return max(train_runs(launch, config, runs).values(), default=0)

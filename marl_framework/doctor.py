@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from marl_framework.command_line import Parser, add_overrides, as_program, plain_warnings
 
 _INSTALL = "run make venv, which installs the tested versions"
-MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (2,), "pydantic": (2, 7), "pyyaml": (6,)}
+MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (1, 26), "pydantic": (2, 7), "pyyaml": (6,)}
 
 
 @dataclass

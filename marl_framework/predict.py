@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from marl_framework.command_line import Parser, as_program, loaded
+from marl_framework.config.loading import load_config
 from marl_framework.runs.log import RunLog
 from marl_framework.training.guard import guarded
 from marl_framework.training.options import (
     add_run_options,
     add_short_forms,
-    load_options,
     read_start,
 )
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, log: RunLog) -> int:
-    start, config = read_start(options), load_options(options)
+    start, config = read_start(options), load_config(options.config, options.overrides)
 
     # Imported here, because they load PyTorch: help and bad input are reported at once.
     from marl_framework.prediction.trainer import PredictorTrainer

@@ -181,6 +181,15 @@ def test_a_finished_run_is_left_as_it_is(house: House, whole: Path, capsys) -> N
     assert before == after
 
 
+def test_a_lengthened_run_that_is_killed_goes_on_to_its_end(house: House, whole: Path) -> None:
+    beside(house, whole)
+    longer = ("learning.training_steps=12",)
+    allow = ("--resume", "--allow-changed", "learning.training_steps")
+    house.crash("whole", 11, *allow, sets=longer)
+    assert house.train("whole", *allow, sets=longer) == 0
+    assert house.results("whole")["training_steps"] == 12
+
+
 def test_a_run_killed_before_its_summary_gets_it(house: House, whole: Path) -> None:
     beside(house, whole)
     shutil.copytree(whole, house.runs / "t")

@@ -35,7 +35,7 @@ from marl_framework.config.learning import (
     PREDICTED_CHANNELS,
     ObservationConfig,
 )
-from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import footprint_masks
 from marl_framework.kernels.cells import area_pool, area_weights
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _drawn(config: str, folder: Path) -> str:
     """Write all figures; return their names and sizes, and the errors of area means."""
-    scene = fly(load_config(resolve_config_path(config)))
+    scene = fly(load_config(config))
     folder.mkdir(parents=True, exist_ok=True)
     paths = draw(scene, folder)
     path, table = area_errors(scene, folder)

@@ -28,7 +28,7 @@ from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.text import table_text
 from marl_framework.command_line import BAD_INPUT, FAILED, Parser, add_overrides
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.device import resolve_device
 from marl_framework.mission.environment import MissionEnvironment, StepResult
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         device = resolve_device(options.device)
-        config = load_config(resolve_config_path(options.config), options.overrides)
+        config = load_config(options.config, options.overrides)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

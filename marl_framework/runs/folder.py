@@ -155,6 +155,7 @@ class RunFolder:
             changed: changed configuration keys with their new values.
         """
         try:
+            self.summary_file.unlink(missing_ok=True)  # of a shorter training
             remove_temporary_files(self.path, self.checkpoints, self.figures)
             self._fill(config, device, TRAINING_FOLDERS)
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from marl_framework.command_line import add_overrides
 from marl_framework.config.errors import ConfigError, found_at
-from marl_framework.config.loading import config_to_dict, load_config, resolve_config_path
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.runs.names import check_run_name, checkpoint_file
@@ -198,14 +198,6 @@ def read_start(options: argparse.Namespace) -> Start:
         options.archive_earlier and not options.resume,
         options.init_from,
     )
-
-
-def load_options(options: argparse.Namespace) -> Config:
-    """Load the configuration of `--config` with the overrides.
-
-    Raises ConfigError if the configuration is invalid.
-    """
-    return load_config(resolve_config_path(options.config), options.overrides)
 
 
 def print_config(config: Config) -> int:

@@ -54,6 +54,9 @@ def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launc
     slurm = read_options(options.slurm or "") if options.launcher == "slurm" else None
     if options.slurm and slurm is None:
         raise ConfigError("--slurm requires --launcher slurm")
+    if slurm is not None and start.archive_earlier:
+        text = "--archive-earlier: not supported with --launcher slurm; archive the runs first: "
+        raise ConfigError(f"{text}python -m marl_framework.history archive NAME")
     words = [f"--config={options.config}"] if options.config else []
     words += [f"--set={override}" for override in options.overrides]
     words += [f"--init-from={start.init_from}"] if start.init_from else []

@@ -136,6 +136,10 @@ def test_bad_variations_are_one_line(
         (("--seeds", "3", "--together"), "--jobs"),
         (("--jobs", "2"), "--jobs 2 requires --seeds"),
         (("--launcher", "slurm"), "--launcher slurm requires --seeds"),
+        (
+            ("--seeds", "3", "--launcher", "slurm", "--archive-earlier"),
+            "--archive-earlier: not supported with --launcher slurm",
+        ),
         (("--vary", "learning.gamma=0.5,1"), "--vary requires --seeds"),
     ],
 )
