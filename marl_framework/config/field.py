@@ -78,19 +78,15 @@ def _around_corner(shape: Any) -> tuple[Any, tuple[float, float]]:
     return to_metres(shape, place_at(latitude, longitude)), (latitude, longitude)
 
 
-def with_area(tree: Any) -> Any:
+def with_area(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the sections of a configuration with the area and place of its field, if it has one.
 
     A file that does not exist changes nothing, so that checkpoints can be read without it.
     Missions cannot start without it.
     """
-    if not isinstance(tree, dict):
-        return tree
-    area = tree.get("environment") or {}
-    name = area.get("field") if isinstance(area, dict) else None
-    limits = tree.get("experiment") or {}
-    limits = limits.get("constraints") if isinstance(limits, dict) else {}
-    spacing = limits.get("spacing", 5.0) if isinstance(limits, dict) else 5.0
+    area = tree.get("environment", {})
+    name = area.get("field")
+    spacing = tree.get("experiment", {}).get("constraints", {}).get("spacing", 5.0)
     usable = isinstance(spacing, int | float) and 0 < spacing < math.inf
     if not isinstance(name, str) or name == RANDOM or not usable:
         return tree
@@ -101,8 +97,7 @@ def with_area(tree: Any) -> Any:
     sides = {"x_dim": x_dim, "y_dim": y_dim, "area": None}
     tree = {**tree, "environment": {**area, **sides}}
     if field.origin is not None:
-        place = tree.get("deployment") or {}
-        tree["deployment"] = {**place, "origin": field.origin} if isinstance(place, dict) else place
+        tree["deployment"] = {**tree.get("deployment", {}), "origin": field.origin}
     return tree
 
 

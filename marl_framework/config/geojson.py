@@ -23,8 +23,6 @@ _LONGEST_EDGE = 1e-3  # [degrees]; longer edges are curves in metres
 class PolygonFile(NamedTuple):
     """Contents of a GeoJSON file of polygons."""
 
-    name: str
-    """File name for error messages."""
     features: list[Any]
     """Features, at least one."""
     in_metres: bool
@@ -57,7 +55,7 @@ def read_polygons(name: str, key: str) -> PolygonFile:
         raise error(f"{name} has no features")
     if tree.get("coordinates", "metres") != "metres":
         raise error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
-    return PolygonFile(name, tree["features"], "coordinates" in tree)
+    return PolygonFile(tree["features"], "coordinates" in tree)
 
 
 def polygon_of(feature: Any) -> Any:

@@ -16,12 +16,6 @@ PREDICTED_CHANNELS = ("predicted", "centred_predicted", "global_predicted")
 """Channels that show predictions of a trained map predictor."""
 
 
-def _check_odd(size: int) -> int:
-    if size % 2 == 0:
-        raise ValueError(f"must be odd, such as {size + 1}, so that a UAV can be at the centre")
-    return size
-
-
 class ObservationConfig(types.Section):
     """Input channels of the networks, see `observations.channels`; disabled channels are absent.
 
@@ -68,7 +62,14 @@ class ObservationConfig(types.Section):
     centred_global_probability: bool = False
     centred_global_uncertainty: bool = False
     centred_other_actions: bool = False
-    window: Annotated[int, Field(ge=3, le=127), AfterValidator(_check_odd)] | None = None
+    window: (
+        Annotated[
+            int,
+            Field(ge=3, le=127),
+            types.must(lambda size: size % 2, "odd, so that a UAV can be at the centre"),
+        ]
+        | None
+    ) = None
     """Side k of maps that do not depend on the area (odd); null = maps of the lattice's shape."""
 
     @property
@@ -350,19 +351,14 @@ class ComputeConfig(types.Section):
     """Backend for gradient exchange with torchrun; auto = nccl on GPUs, gloo on CPUs."""
 
 
-def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("must name each writer only once")
-    return names
-
-
 class LoggingConfig(types.Section):
     """Run folders and logs; intervals are in training steps; 0 = never."""
 
     directory: Annotated[types.Text, AfterValidator(os.path.expanduser)] = "runs"
     """Folder of all runs."""
     writers: Annotated[
-        tuple[Literal["tensorboard", "wandb"], ...], AfterValidator(_check_unique)
+        tuple[Literal["tensorboard", "wandb"], ...],
+        types.must(lambda names: len({*names}) == len(names), "different writers"),
     ] = ("tensorboard",)
     """Metric writers; wandb (Weights & Biases) requires the extra with this name."""
     scalar_interval: types.Count = 1

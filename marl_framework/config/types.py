@@ -37,7 +37,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _must(accept: Callable[[Any], object], expectation: str) -> AfterValidator:
+def must(accept: Callable[[Any], object], expectation: str) -> AfterValidator:
     """Return a validator that raises a ValueError unless a value is accepted."""
 
     def check(value: Any) -> Any:
@@ -55,7 +55,7 @@ _is_dotted = re.compile(rf"({_NAME}\.)+{_NAME}").fullmatch
 def _one_of_or_custom(*names: str) -> AfterValidator:
     """Return a validator for one of the names, or a dotted path."""
     known = ", ".join(map(repr, names))
-    return _must(
+    return must(
         lambda text: text in names or _is_dotted(text),
         f"one of {known}, or a dotted path such as my_module.Mine",
     )
@@ -127,7 +127,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[
     float,
     Field(gt=0, lt=1),
-    _must(lambda p: 1e-4 <= p <= 1 - 1e-4, "0.0001 to 0.9999, the range of beliefs"),
+    must(lambda p: 1e-4 <= p <= 1 - 1e-4, "0.0001 to 0.9999, the range of beliefs"),
 ]
 Noise = Annotated[float, Field(gt=0, lt=0.5)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -151,29 +151,29 @@ Angle = Annotated[float, Field(ge=1, le=175)]
 Range = Annotated[
     float,
     Field(ge=0, allow_inf_nan=True),
-    _must(lambda metres: metres <= 1e6 or metres == math.inf, "at most 1000000 metres, or .inf"),
+    must(lambda metres: metres <= 1e6 or metres == math.inf, "at most 1000000 metres, or .inf"),
 ]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Interval = Annotated[int, Field(ge=0, le=10**9)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 Threshold = Annotated[
-    float | str, _must(_is_threshold, "a number or a percentile between p0 and p100, such as p60")
+    float | str, must(_is_threshold, "a number or a percentile between p0 and p100, such as p60")
 ]
 Device = Annotated[
     str,
-    _must(re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?").fullmatch, "auto, cpu, cuda or cuda:N"),
+    must(re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?").fullmatch, "auto, cpu, cuda or cuda:N"),
 ]
 Text = Annotated[
     str,
     StringConstraints(min_length=1, max_length=1000),
-    _must(str.isprintable, "one line of printable text"),
+    must(str.isprintable, "one line of printable text"),
 ]
 Key = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """Name or number of an entry in a file."""
 Predictor = Annotated[Text, BeforeValidator(lambda value: value or PRETRAINED_PREDICTOR)]
 """Run folder or checkpoint of a map predictor; null = the included one."""
 Name = Annotated[str, Field(max_length=1000)]
-DottedPath = Annotated[Name, _must(_is_dotted, "a dotted path such as my_module.name")]
+DottedPath = Annotated[Name, must(_is_dotted, "a dotted path such as my_module.name")]
 TerrainKind = Annotated[Name, _one_of_or_custom(*TERRAINS, "mixed")]
 TerrainKinds = Annotated[tuple[TerrainKind, ...], Field(min_length=1, max_length=100)]
 Policy = Annotated[Name, _one_of_or_custom(*PLANNER_NAMES)]

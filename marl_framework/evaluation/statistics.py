@@ -120,11 +120,11 @@ def _bootstrap(
     """
     own = estimate(torch.ones(1, missions, dtype=torch.float64))  # [S, 1]
     centre, seeds = own.mean(), len(own)
-    resamples = _resample_missions(blocks, missions)
-    if resamples is None:
+    numbers, groups = _number_blocks(blocks, missions)
+    if groups < 2:
         return centre.item(), None
-    counts, stretch = resamples
-    deviations = (estimate(counts) - own) * stretch  # [S, B]
+    counts = resample_counts(groups, generator_seed=0)[:, numbers]
+    deviations = (estimate(counts) - own) * bootstrap_stretch(groups)  # [S, B]
     if seeds == 1:
         return centre.item(), middle((own + deviations)[0])
     means = centre + (own - centre) * bootstrap_stretch(seeds) + deviations
@@ -166,14 +166,6 @@ def _number_blocks(blocks: Tensor | None, missions: int) -> tuple[Tensor, int]:
         return torch.arange(missions), missions
     groups, numbers = blocks.cpu().unique(return_inverse=True)
     return numbers, len(groups)
-
-
-def _resample_missions(blocks: Tensor | None, missions: int) -> tuple[Tensor, float] | None:
-    """Return draw counts of missions, [B, E], and the `bootstrap_stretch`; None for one block."""
-    numbers, groups = _number_blocks(blocks, missions)
-    if groups < 2:
-        return None
-    return resample_counts(groups, generator_seed=0)[:, numbers], bootstrap_stretch(groups)
 
 
 def resample_counts(items: int, generator_seed: int) -> Tensor:

@@ -105,7 +105,6 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
 
 def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
     """Check the options that are specific to `main`."""
-    refuse(options, ["together"], "was removed; use --jobs N, which trains N runs at once")
     require(options, {"vary": "seeds", "allow_changed": "resume"})
     if not (options.check or options.print_config):
         require(options, {"seeds": "run_name"})

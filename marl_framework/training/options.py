@@ -123,7 +123,6 @@ def add_main_options(parser: argparse.ArgumentParser) -> None:
     text = "with --seeds: train runs NAME-V-N with each of these values of a key; repeat for "
     _add(training, "vary", "SECTION.KEY=V,…", f"{text}all combinations", **several)
     add_series_options(parser, "--seeds")
-    _flag(parser, "together", argparse.SUPPRESS)  # removed
 
     deployment = parser.add_argument_group("deployment")
     text = "the trained team: a checkpoint file, a run folder or pretrained:student"

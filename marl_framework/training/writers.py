@@ -35,12 +35,10 @@ class WandbWriter:
     write raises OSError.
 
     The name of the run folder becomes the run's name; `folder` also holds wandb's files and run ID.
-    `config`, as plain data, is shown with the run. Raises ConfigError if wandb is not installed or
-    cannot start.
+    `config`, as plain data, is shown with the run. Raises ConfigError if wandb cannot start.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        check_writers(["wandb"])
         self._wandb = import_module("wandb")
         id_file = folder / "wandb_id"
         try:

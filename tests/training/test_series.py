@@ -133,7 +133,6 @@ def test_bad_variations_are_one_line(
         (("--seeds", "3,4", "--jobs", "0"), "--jobs 0"),
         (("--seeds", "3", "--slurm", "time=1"), "--slurm requires --launcher slurm"),
         (("--seeds", "3", "--launcher", "slurm", "--slurm", "time"), "--slurm time"),
-        (("--seeds", "3", "--together"), "--jobs"),
         (("--jobs", "2"), "--jobs 2 requires --seeds"),
         (("--launcher", "slurm"), "--launcher slurm requires --seeds"),
         (
