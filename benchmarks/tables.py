@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,23 +43,33 @@ class Table:
     """Called with the content of each file and the words of the marker."""
 
 
-def _printed(module: str, results: dict[str, Any]) -> str:
-    """Return the table that a benchmark prints."""
-    return fenced(import_module(f"benchmarks.{module}").table(results))
+def _printed(results: dict[str, Any]) -> str:
+    """Return the table that the benchmark of the results prints."""
+    suite = results["suite"]
+    kind = "learning" if (ROOT / f"benchmarks/learning/{suite}.py").exists() else "speed"
+    return fenced(import_module(f"benchmarks.{kind}.{suite}").table(results))
 
 
-_PRINTED = (
-    *(f"learning.{name}" for name in ("ablation", "predicted", "stages", "students", "algorithms")),
-    *(f"learning.{name}" for name in ("no_fly", "sample_reuse", "update_interval", "adaptive")),
-    *(
-        "learning.search_settings",
-        "learning.generalist",
-        "learning.coma_navigation",
-        "speed.ranks",
-        "speed.utilisation",
-    ),
-    *(f"speed.{name}" for name in ("comparison", "network_types")),
-)
+_PRINTED = {
+    **{
+        name: f"{name}{_HERE}"
+        for name in (
+            *("ablation", "predicted", "stages", "students", "algorithms", "no_fly"),
+            *("sample_reuse", "update_interval", "adaptive", "search_settings", "coma_navigation"),
+            *("ranks", "utilisation", "comparison", "network_types"),
+        )
+    },
+    **{
+        name: f"{name}{_TRAININGS}"
+        for name in (
+            *("time_to_paper", "areas", "planners", "pilot", "busy_machine", "side_by_side"),
+            *("generalist", "generalist-larger", "generalist-lakes", "machine_code"),
+            *("algorithms-all", "sample_reuse-sac", "sample_reuse-coma", "ablation-precision"),
+        )
+    },
+    "ablation-8_uavs": f"ablation-8_uavs{_HERE}",
+}
+"""Files of the tables that benchmarks print."""
 _WORKERS = tuple(
     f"suite_workers-{world}"
     for world in (
@@ -78,28 +87,8 @@ _TEAMS = ("suite_student_teams",)
 _ROUGH = ("suite_rough_trained", "suite_rough_students")
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
-    **{
-        module.partition(".")[2]: Table(
-            (f"{module.partition('.')[2]}{_HERE}",), partial(_printed, module)
-        )
-        for module in _PRINTED
-    },
-    "all_algorithms": Table(
-        (f"algorithms-all{_TRAININGS}",), partial(_printed, "learning.algorithms")
-    ),
-    **{
-        f"sample_reuse_{algorithm}": Table(
-            (f"sample_reuse-{algorithm}{_TRAININGS}",), partial(_printed, "learning.sample_reuse")
-        )
-        for algorithm in ("sac", "coma")
-    },
-    "f1_reward": Table((f"ablation-8_uavs{_HERE}",), partial(_printed, "learning.ablation")),
-    "precision": Table(
-        (f"ablation-precision{_TRAININGS}",), partial(_printed, "learning.ablation")
-    ),
-    "time_to_paper": Table(
-        (f"time_to_paper{_TRAININGS}",), partial(_printed, "learning.time_to_paper")
-    ),
+    **{name: Table((file,), _printed) for name, file in _PRINTED.items()},
+    "transformations": Table((f"transformations{_HERE}",), pages.transformations),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
         tuple(
@@ -109,16 +98,7 @@ TABLES = {
         ),
         pages.training,
     ),
-    "areas": Table((f"areas{_TRAININGS}",), partial(_printed, "speed.areas")),
-    "planners": Table((f"planners{_TRAININGS}",), partial(_printed, "speed.planners")),
-    "pilot": Table((f"pilot{_TRAININGS}",), partial(_printed, "speed.pilot")),
-    "busy_machine": Table((f"busy_machine{_TRAININGS}",), partial(_printed, "speed.busy_machine")),
-    "side_by_side": Table((f"side_by_side{_TRAININGS}",), partial(_printed, "speed.side_by_side")),
-    "generalist_64": Table(
-        (f"generalist-64{_TRAININGS}",), partial(_printed, "learning.generalist")
-    ),
     "metrics": Table((), pages.metrics),
-    "lakes": Table((f"generalist-lakes{_TRAININGS}",), partial(_printed, "learning.generalist")),
     "whole_maps": Table(
         tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps
     ),
@@ -129,7 +109,6 @@ TABLES = {
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
     "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),
-    "machine_code": Table((f"machine_code{_TRAININGS}",), partial(_printed, "speed.machine_code")),
     "gpu_bounds": Table(_BUDGET, pages.gpu_bounds),
     "gpu_training": Table(
         tuple(
@@ -168,6 +147,7 @@ TABLES = {
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
+    "fresh_generalist": Table(("suite_fresh_generalist", "suite_fresh"), suites.fresh_generalist),
 }
 
 

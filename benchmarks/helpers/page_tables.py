@@ -263,6 +263,27 @@ def gpu_bounds(results: Json) -> str:
     )
 
 
+def transformations(results: Json) -> str:
+    """Return the time of one observation [µs] by number of UAVs and backend, and speed-ups."""
+    names = ("opencv", "opencv windowed", "opencv pool", "kornia cpu", "kornia cpu one thread")
+    rows = {(row["agents"], row["backend"]): row for row in results["rows"]}
+
+    def line(agents: int) -> tuple[str, ...]:
+        spent = (1e6 * rows[agents, name]["seconds_per_observation"] for name in names)
+        ours = rows[agents, "kornia cpu"]
+        ratios = (float(f"{ours[key]:.2g}") for key in ("speedup", "speedup_windowed"))
+        faster = (f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" for ratio in ratios)
+        return f"{agents:,}", *map(_whole, spent), *faster
+
+    return markdown(
+        (
+            *("UAVs at once", "opencv", "opencv windowed", "opencv pool", "kornia cpu"),
+            *("on one thread", "faster", "than windowed"),
+        ),
+        map(line, results["settings"]["agents"]),
+    )
+
+
 def gpu_training(*results: Json) -> str:
     """Return the speed of training steps; `results` are triples: eager, recorded on two GPUs."""
 

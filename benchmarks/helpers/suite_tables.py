@@ -259,6 +259,22 @@ def fresh(standard: Json, teams: Json) -> str:
     return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
 
 
+def fresh_generalist(ours: Json, standard: Json) -> str:
+    """Return differences of other teams to the students and to the best classical planner."""
+    rows = []
+    for name, world in ours["worlds"].items():
+        students, finals = standard["worlds"][name]["summary"]["learned"], {}
+        for metric in METRICS:  # the best may differ between the two
+            best = students[metric]["difference"]["reference"]
+            finals[metric] = standard["worlds"][name]["finals"][best][metric]
+        to_students = _changes(world, standard["worlds"][name]["finals"]["learned"], "students")
+        changes = map(_change, (*to_students, *_changes(world, finals, "classical")))
+        rows.append((f"`{name}`", _means(world["summary"]["learned"]), _means(students), *changes))
+    header = ("− students, ROI entropy", "− students, F1")
+    classical = ("− best classical, ROI entropy", "− best classical, F1")
+    return markdown(("world", "generalist", "students", *header, *classical), rows)
+
+
 def _means_or_better(row: Json, policy: str) -> str:
     """Return the means, in bold if a learned team is better in both metrics."""
     differences = [row[metric]["difference"] or {} for metric in ("roi_entropy", "f1")]
