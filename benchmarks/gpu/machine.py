@@ -36,13 +36,15 @@ def machine_facts(device: str) -> dict[str, str]:
         return facts | {"device": "CPU"}
     with suppress(Exception):  # facts are optional, and drivers fail in many ways
         import pynvml
+        import torch
+
+        from marl_framework.training.hardware import nvml_handle
 
         pynvml.nvmlInit()
         number = pynvml.nvmlSystemGetCudaDriverVersion()
         cuda = f"{number // 1000}.{number % 1000 // 10}"
         facts["driver"] = f"{pynvml.nvmlSystemGetDriverVersion()} (CUDA {cuda})"
-        index = int(device.partition(":")[2] or 0)
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        handle = nvml_handle(pynvml, torch.device(device))
         facts["device"] = str(pynvml.nvmlDeviceGetName(handle))
         facts["memory"] = f"{pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30:.0f} GiB"
         for name, kind in (

@@ -112,9 +112,7 @@ def gpu_readers(device: torch.device) -> list[Reader]:
         import pynvml  # imported here, because machines without NVIDIA's driver may lack it
 
         pynvml.nvmlInit()
-        identity = str(torch.cuda.get_device_properties(device).uuid)
-        prefix = "" if identity.startswith(("GPU-", "MIG-")) else "GPU-"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}{identity}")
+        handle = nvml_handle(pynvml, device)
     except Exception:  # metrics are optional, so ignore any error of the driver
         return []
     readers: list[Reader] = [
@@ -125,6 +123,13 @@ def gpu_readers(device: torch.device) -> list[Reader]:
     with suppress(Exception):
         readers.append(_gpm_reader(pynvml, handle))
     return readers
+
+
+def nvml_handle(nvml: Any, device: torch.device) -> Any:
+    """Return NVML's handle of a GPU; its numbers are not PyTorch's (CUDA_VISIBLE_DEVICES)."""
+    identity = str(torch.cuda.get_device_properties(device).uuid)
+    prefix = "" if identity.startswith(("GPU-", "MIG-")) else "GPU-"
+    return nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{identity}")
 
 
 def _gpm_reader(nvml: Any, handle: Any) -> Reader:

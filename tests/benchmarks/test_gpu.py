@@ -202,7 +202,7 @@ def test_the_facts_of_a_gpu(monkeypatch) -> None:
         nvmlInit=lambda: None,
         nvmlSystemGetCudaDriverVersion=lambda: 12080,
         nvmlSystemGetDriverVersion=lambda: "570.1",
-        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda name: name,
         nvmlDeviceGetName=lambda handle: f"GPU {handle}",
         nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=24 * 2**30),
         nvmlDeviceGetClockInfo=lambda _, kind: 100 * kind,
@@ -210,9 +210,12 @@ def test_the_facts_of_a_gpu(monkeypatch) -> None:
         nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=device.index)
+    )
     facts = machine.machine_facts("cuda:1")
     assert facts["driver"] == "570.1 (CUDA 12.8)"
-    assert (facts["device"], facts["memory"]) == ("GPU 1", "24 GiB")
+    assert (facts["device"], facts["memory"]) == ("GPU GPU-1", "24 GiB")
     assert (facts["SM clock"], facts["memory clock"]) == ("100 of 1000 MHz", "200 of 2000 MHz")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "driver" not in machine.machine_facts("cuda")
