@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKED = ("marl_framework", "params", "pyproject.toml", "README.md", "LICENSE")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 BUILD = """
-import os, tarfile
+import os, shutil
 from setuptools import build_meta
 archive = build_meta.build_sdist("../dist")
-tarfile.open(f"../dist/{archive}").extractall("..", filter="data")
+shutil.unpack_archive(f"../dist/{archive}", "..")  # Python 3.11.2 has no filters
 os.chdir(f"../{archive.removesuffix('.tar.gz')}")
 build_meta.build_wheel("../dist")
 """
