@@ -35,7 +35,7 @@ def _run(history: History, options: argparse.Namespace) -> Iterator[str]:
     """Run a subcommand; yield the lines to print."""
     if options.command == "list":
         if options.name:
-            history.find(options.name)
+            history.check(options.name)
         for name in [options.name] if options.name else history.names():
             for stamp in history.stamps(name):
                 yield _summarise(f"{name}/{stamp}", history.folder / name / stamp)
@@ -52,7 +52,7 @@ def _run(history: History, options: argparse.Namespace) -> Iterator[str]:
     else:
         if options.keep < 0:
             raise ConfigError(f"--keep {options.keep}: must be 0 or more")
-        history.find(options.name)
+        history.check(options.name)
         yield from (f"deleted {path}" for path in history.clean(options.name, options.keep))
 
 

@@ -185,7 +185,7 @@ def test_clean_deletes_the_oldest_of_one_name_and_nothing_else(house: House, tmp
         (["archive", "a b"], "run name"),
         (["clean", "..", "--keep", "0"], "run name"),
         (["clean", "t", "--keep", "-1"], "--keep -1"),
-        (["list", "a/b"], "a/b"),
+        (["list", "a/b"], "run name"),
         (["list", "none"], "none"),
         (["clean", "none", "--keep", "1"], "none"),
     ],

@@ -111,7 +111,12 @@ def _save_panels(figure: Figure, path: Path) -> None:
 
 
 def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission as a PNG: terrain with observed cells, final belief, trajectories in 3-D."""
+    """Draw one mission as a PNG: terrain with observed cells, final belief, trajectories in 3-D.
+
+    Raises IndexError if the record does not hold the maps of this mission.
+    """
+    if not 0 <= index < (kept := len(record.truth)):
+        raise IndexError(f"mission {index}: the record has maps only of the first {kept} missions")
     record = record.alone(index)
     figure = new_figure((15.6, 5.8))
     grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))

@@ -47,6 +47,14 @@ class History:
         stamps = [p.name for p in _folders(self.folder / name) if _STAMP.fullmatch(p.name)]
         return sorted(stamps, key=_stamp_key)
 
+    def check(self, name: str) -> None:
+        """Check that a current or archived run has this name.
+
+        Raises ConfigError if no run has this name.
+        """
+        if not self.stamps(name):
+            self.find(name)
+
     def find(self, text: str) -> Path:
         """Return the folder of a run.
 

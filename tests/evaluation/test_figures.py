@@ -114,3 +114,8 @@ def test_a_uav_that_has_stopped_has_no_footprint() -> None:
     figures.draw_terrain(axes, record.alone(stopped))
     outlines = [line for line in axes.lines if line.get_linestyle() == ":"]
     assert [len(np.asarray(line.get_xdata())) > 0 for line in outlines] == last[stopped]
+
+
+def test_a_mission_without_maps_cannot_be_drawn(tmp_path: Path) -> None:
+    with pytest.raises(IndexError, match="mission 1"):
+        figures.mission_figure(fly(), 1, tmp_path / "none.png")
