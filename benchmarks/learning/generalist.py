@@ -24,14 +24,13 @@ from marl_framework.evaluation.comparison import batch_size
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import METRICS, with_interval
 from marl_framework.evaluation.suite import SEARCH, check_one_training
-from marl_framework.evaluation.suite_results import difference
+from marl_framework.evaluation.suite_results import best_classical, difference
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import load_team, with_team
 
-_CLASSICAL = ("information_gain", "coverage")
-PLANNERS = (SEARCH, *_CLASSICAL)
+PLANNERS = (SEARCH, "information_gain", "coverage")
 _SIZES = {
     (50, 50): (1, 4),
     (100, 50): (4, 8),
@@ -130,9 +129,11 @@ def table(results: Mapping[str, Any]) -> str:
     policies, lines = (LEARNED, *PLANNERS), []
     for run in results["runs"]:
         for metric, label in (("roi_entropy", "entropy"), ("f1", "F1")):
-            found, sign = run[metric], METRICS[metric]
+            found = run[metric]
             means = (f"{found[policy]:.3f}" for policy in policies)
-            best = max(_CLASSICAL, key=lambda planner: sign * found[planner])
+            best = best_classical(
+                {planner: found[planner] for planner in PLANNERS}, METRICS[metric]
+            )
             differences = (found["difference"][planner] for planner in (SEARCH, best))
             texts = (with_interval(each["mean"], each["interval"], "+", 3) for each in differences)
             lines.append((run["variant"], label, *means, *texts))

@@ -91,7 +91,7 @@ def summary(
     for metric in next(iter(finals.values())):
         sign = SIGNS[metric]
         values = {p: torch.tensor(f[metric], dtype=torch.float64) for p, f in finals.items()}
-        best = _best_classical({p: sample.mean().item() for p, sample in values.items()}, sign)
+        best = best_classical({p: sample.mean().item() for p, sample in values.items()}, sign)
         for policy, sample in values.items():
             change = None
             if best is not None and policy != best:
@@ -114,7 +114,7 @@ def _worst_tenths(
 ) -> dict[str, dict[str, Any]]:
     """Return the worst tenth of each policy and its difference to the best classical planner's."""
     rows = {policy: worst_tenth(sample, sign, blocks) for policy, sample in values.items()}
-    best = _best_classical({policy: row["mean"] for policy, row in rows.items()}, sign)
+    best = best_classical({policy: row["mean"] for policy, row in rows.items()}, sign)
     for policy, row in rows.items():
         row["difference"] = None
         if best is not None and policy != best:
@@ -122,7 +122,7 @@ def _worst_tenths(
     return rows
 
 
-def _best_classical(means: Mapping[str, float], sign: int) -> str | None:
+def best_classical(means: Mapping[str, float], sign: int) -> str | None:
     """Return the classical planner with the best mean; None if there is none."""
     flown = [policy for policy in report.CLASSICAL if policy in means]
     return max(flown, key=lambda policy: sign * means[policy], default=None)
