@@ -131,9 +131,7 @@ def table(results: Mapping[str, Any]) -> str:
         for metric, label in (("roi_entropy", "entropy"), ("f1", "F1")):
             found = run[metric]
             means = (f"{found[policy]:.3f}" for policy in policies)
-            best = best_classical(
-                {planner: found[planner] for planner in PLANNERS}, METRICS[metric]
-            )
+            best = best_classical(found, METRICS[metric])
             differences = (found["difference"][planner] for planner in (SEARCH, best))
             texts = (with_interval(each["mean"], each["interval"], "+", 3) for each in differences)
             lines.append((run["variant"], label, *means, *texts))
