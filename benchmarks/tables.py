@@ -54,9 +54,9 @@ _PRINTED = {
     **{
         name: f"{name}{_HERE}"
         for name in (
-            *("ablation", "predicted", "stages", "students", "algorithms", "no_fly"),
-            *("sample_reuse", "update_interval", "adaptive", "search_settings", "coma_navigation"),
-            *("ranks", "utilisation", "comparison", "network_types"),
+            *("ablation", "predicted", "stages", "algorithms", "no_fly"),
+            *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
+            *("ranks", "utilisation", "network_types"),
         )
     },
     **{

@@ -14,7 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from marl_framework.command_line import Parser, add_overrides, as_program, plain_warnings
 
 _INSTALL = "run make venv, which installs the tested versions"
-MINIMUM = {"torch": (2, 10), "kornia": (0, 8), "numpy": (1, 26), "pydantic": (2, 7), "pyyaml": (6,)}
+MINIMUM = {
+    "torch": (2, 10),
+    "kornia": (0, 8),
+    "numpy": (1, 26),
+    "pydantic": (2, 7),
+    "pyyaml": (6,),
+    "tensorboard": (2, 18),
+}
 
 
 @dataclass
@@ -45,7 +52,6 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
     checks += [
         _guarded("CPU", readiness.cpu, ""),
         _guarded("GPUs", readiness.gpus, "reinstall NVIDIA's driver or PyTorch"),
-        _guarded("TensorBoard", readiness.tensorboard, _INSTALL),
     ]
     try:
         config = load_config(path, overrides)

@@ -15,16 +15,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
-from benchmarks.helpers.harness import (
-    peak_memory,
-    reset_peak_memory,
-    utilisation,
-    utilisation_monitor,
-)
+from benchmarks.helpers.harness import utilisation, utilisation_monitor
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from marl_framework.command_line import usable_cores
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -300,12 +294,10 @@ def measure_training(
         note: function that shows the progress.
 
     Returns:
-        A row: `seconds`, `rollout_seconds` and `update_seconds`, `transitions`, `updates` of all
-        optimisers, `flops`, `cpu_seconds`, `cores`, `peak_memory_bytes`, columns of `utilisation`,
-        `metrics` by name and round of updates, and `validation` (mean and standard error).
+        A row: `seconds`, `transitions`, `flops`, `cpu_seconds`, columns of `utilisation`, `metrics`
+        by name and round of updates, and `validation`, the mean of each metric.
     """
     flops = _warm_up(config, device)
-    reset_peak_memory(device)
     trainer, timer = Trainer(config, device), StageTimer(device)
     records: list[dict[str, Tensor | float]] = []
     steps = config.learning.training_steps
@@ -315,27 +307,15 @@ def measure_training(
             records.append(trainer.make_steps(timer)[0])
             note(f"training step {trainer.algorithm.training_steps} of {steps}")
         seconds = timer.wall()
-    stages = timer.seconds()
     flown = trainer.validation.fly()
     return {
         "seconds": seconds,
-        "rollout_seconds": stages["rollout"],
-        "update_seconds": stages["update"],
         "transitions": steps * config.schedule.transitions_per_step,
-        "updates": _count_updates(trainer.algorithm.state_dict()),
         "flops": flops * steps,
         "cpu_seconds": time.process_time() - cpu,
-        "cores": usable_cores(),
-        "peak_memory_bytes": peak_memory(device),
         **utilisation(monitor),
         "metrics": {name: [float(r[name]) for r in records] for name in records[0]},
-        "validation": {
-            name: {
-                "mean": float(values.mean()),
-                "standard_error": float(values.std() / len(values) ** 0.5),
-            }
-            for name, values in flown.items()
-        },
+        "validation": {name: float(values.mean()) for name, values in flown.items()},
     }
 
 
@@ -344,14 +324,6 @@ def _warm_up(config: Config, device: torch.device) -> int:
     single = with_overrides(config, "learning.update_interval=1")
     Trainer(single, device).make_steps(StageTimer(device))
     return NetworksAlone(single, device).flops()
-
-
-def _count_updates(state: Mapping[str, Any]) -> int:
-    """Count the updates of all optimisers in an algorithm's state."""
-    optimizers = [
-        part for part in state.values() if isinstance(part, Mapping) and "param_groups" in part
-    ]
-    return sum(int(next(iter(part["state"].values()))["step"]) for part in optimizers)
 
 
 def measure_seeds(config: Config, device: torch.device, seeds: int, name: str) -> list[Run]:
@@ -383,11 +355,11 @@ def last_fifth(values: Sequence[float]) -> float:
 
 def validation_columns(trainings: Sequence[Run]) -> Run:
     """Return columns of a row: means of `return` and `roi_entropy`, and `returns` by seed."""
-    returns = [run["validation"]["return"]["mean"] for run in trainings]
+    returns = [run["validation"]["return"] for run in trainings]
     return {
         "return": mean(returns),
         "returns": returns,
-        "roi_entropy": mean(run["validation"]["roi_entropy"]["mean"] for run in trainings),
+        "roi_entropy": mean(run["validation"]["roi_entropy"] for run in trainings),
     }
 
 

@@ -26,6 +26,7 @@ _SEARCH = f"{_BASELINES}.search"
 REMOVED: dict[str, Any] = {
     "compute.stack_networks": "auto",
     "compute.gradient_checkpointing": False,
+    "distillation.loss": "forward",
     f"{_SEARCH}.method": "beam",
     f"{_SEARCH}.simulations": 256,
     f"{_SEARCH}.depth": 16,

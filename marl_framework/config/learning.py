@@ -322,8 +322,6 @@ class DistillationConfig(types.Section):
     """Share of moves made by teachers in the first round."""
     teacher_rounds: types.Interval = 10
     """Rounds over which `teacher_share` falls to 0; 0 = the student makes all moves."""
-    loss: Literal["forward", "reverse"] = "forward"
-    """Loss: KL(teacher ‖ student) as the cross-entropy, or KL(student ‖ teacher)."""
     temperature: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0
     """Temperature of the softmax over a planner's scores [unit of the scores]."""
 

@@ -29,8 +29,6 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.search.planner import weights_read
 from marl_framework.planners.team import check_lattice, team_weights
 
-_UNIFORM_SHARE = 0.01  # share of a uniform policy mixed into labels for `reverse`; avoids log(0)
-
 
 class Samples(NamedTuple):
     """B labelled samples, each of one UAV before a move."""
@@ -63,20 +61,12 @@ class Samples(NamedTuple):
         )
 
 
-def divergence(batch: Samples, policy: Tensor, direction: str) -> Tensor:
-    """Compute the mean divergence between student and teachers over labelled samples [nat].
-
-    `forward` is KL(teacher ‖ student), with the same gradient as the cross-entropy; `reverse` is
-    KL(student ‖ teacher) (Agarwal et al. 2024, arXiv 2306.13649, section 3).
+def divergence(batch: Samples, policy: Tensor) -> Tensor:
+    """Compute the mean KL(teacher ‖ student) over labelled samples [nat].
 
     `policy` is the student's policy, [B, A].
     """
-    if direction == "forward":
-        distances = kl_divergence(batch.labels, policy)
-    else:
-        uniform = batch.masks / batch.masks.sum(-1, keepdim=True)
-        distances = kl_divergence(policy, batch.labels.lerp(uniform, _UNIFORM_SHARE))
-    return weighted_mean(distances, batch.weights)
+    return weighted_mean(kl_divergence(batch.labels, policy), batch.weights)
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
@@ -205,7 +195,7 @@ class Lesson(MissionTask):
         same = (policy.argmax(-1) == samples.labels.argmax(-1)).float()
         maps = self.state.global_belief, self.state.truth
         metrics = {
-            "loss": divergence(samples, policy, self._settings.loss),
+            "loss": divergence(samples, policy),
             "agreement": weighted_mean(same, samples.weights),
             "left_out": (1 - samples.weights).sum(),
             "return": rollout.rewards.sum(0).mean(),

@@ -114,7 +114,7 @@ class Distiller(RoundTrainer):
         with autocast(self.device, self.algorithm.precision):
             logits = self.modules["actor"](batch.observations)
         policy = policy_probabilities(logits, batch.masks, 0.0)
-        return divergence(batch, policy, self._settings.loss)
+        return divergence(batch, policy)
 
     def describe(self, results: Mapping[str, float]) -> str:
         """Format the metrics of a round as a line to print."""

@@ -10,26 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, Version, check_contiguous, launch, load
+from marl_framework.kernels.versions import Version, check_contiguous, launch, load
 
 PROBABILITY_FLOOR = 1e-4
 """Floor ε: beliefs are clamped to [ε, 1 - ε] before an update or a logarithm."""
 INTEREST_ABOVE, NO_INTEREST_BELOW = 0.501, 0.499
 """Beliefs between these limits get weight 0.5; contradicting readings give 0.5 up to rounding."""
-
-KERNELS = {
-    "clamp": Kernel("kernels.cells.clamp_probability", triton="clamp"),
-    "bayes": Kernel("kernels.cells.bayes_update", "bayes", "bayes"),
-    "entropy": Kernel("kernels.cells.entropy", "log2 entropy", "entropy"),
-    "weight": Kernel("kernels.cells.interest_weight", "weight", "weight"),
-    "uncertainty": Kernel("kernels.cells.uncertainty", "uncertainty"),
-    "area_pool": Kernel("kernels.cells.area_pool", "pool_row", "share_of pool_columns"),
-    "sum_parts": Kernel(
-        "observations.lattice_view.LatticeView.entropy_maps",
-        "sum_parts sum_parts_in_parallel",
-        "sum_parts",
-    ),
-}
 
 
 def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float = 0.5) -> Tensor:
@@ -95,10 +81,14 @@ def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
     return interval_overlap(first, last, start, width)
 
 
-def area_weights(cells: int, outputs: int) -> Tensor:
-    """Return the matrix [outputs, cells] float64 that averages cells onto equal parts."""
-    edges = torch.arange(cells, dtype=torch.float64)
-    width = torch.tensor(cells / outputs, dtype=torch.float64)
+def area_weights(cells: int, outputs: int, side: int | None = None) -> Tensor:
+    """Return the matrix [outputs, cells] float64 that averages cells onto equal parts of a side.
+
+    The cells lie in the middle of the side; its length in cells is `side`, by default `cells`.
+    """
+    side = cells if side is None else side
+    edges = torch.arange(cells, dtype=torch.float64) + (side - cells) / 2
+    width = torch.tensor(side / outputs, dtype=torch.float64)
     start = torch.arange(outputs, dtype=torch.float64).unsqueeze(1) * width
     return interval_overlap(edges, edges + 1, start, width)
 

@@ -8,13 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, Version, load
-
-KERNELS = {
-    "footprint_gains": Kernel(
-        "planners.information_gain.InformationGainPlanner.scores", "gains_loop"
-    ),
-}
+from marl_framework.kernels.versions import Version, load
 
 
 def footprint_gains(

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from marl_framework.kernels.versions import Kernel, block, check_contiguous, launch
-
-KERNELS = {"convolve": Kernel("networks.layers.Convolution", triton="rectify")}
+from marl_framework.kernels.versions import block, check_contiguous, launch
 
 _UNPADDED = [1, 1], [0, 0], [1, 1]  # stride, padding and dilation
 _TILE = 4096  # numbers of a program

@@ -16,15 +16,8 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.kernels.versions import Kernel, block, check_contiguous, launch
+from marl_framework.kernels.versions import block, check_contiguous, launch
 
-KERNELS = {
-    "draw_actor_maps": Kernel("observations.builder.ObservationBuilder.actor", triton="draw_actor"),
-    "draw_critic_maps": Kernel(
-        "observations.builder.ObservationBuilder.critic_only", triton="draw_critic"
-    ),
-    "take_turned": Kernel("observations.symmetry.Symmetries.apply", triton="take"),
-}
 MOST_COLUMNS = 128
 """Largest number of lattice columns that the kernels support."""
 ROWS, CELLS = 16, 128

@@ -14,17 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, block, check_contiguous, launch
+from marl_framework.kernels.versions import block, check_contiguous, launch
 
-KERNELS = {
-    "choose_actions": Kernel("algorithms.rollout.draw_one_by_one", triton="choose"),
-    "policy_advantages": Kernel(
-        "algorithms.losses.counterfactual_advantage", triton="advantages policy"
-    ),
-    "actor_gradient": Kernel("algorithms.losses.actor_loss", triton="actor_loss"),
-    "critic_gradient": Kernel("algorithms.losses.critic_loss", triton="critic_loss"),
-    "descent_rule": Kernel("algorithms.optimisers.step_rule", triton="descent_rule"),
-}
 TINY = torch.finfo(torch.float32).tiny
 """Smallest normal float32; arguments of logarithms are clamped to it."""
 NORM_FLOOR = 1e-6

@@ -10,14 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, Version, load
-
-KERNELS = {
-    "outlook": Kernel("observations.lattice_view.LatticeView.score_actions", "outlook"),
-    "advance": Kernel("observations.lattice_view.LatticeView.apply_readings", "advance"),
-    "path_lengths": Kernel("planners.coverage.path_lengths", "path_lengths"),
-    "find_repeats": Kernel("planners.search.beam.repeats", "find_repeats"),
-}
+from marl_framework.kernels.versions import Version, load
 
 
 class Tables(NamedTuple):

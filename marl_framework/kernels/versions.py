@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,17 +20,6 @@ class Version(Enum):
     PLAIN = "plain operators"
     LOOPS = "compiled loops"
     TRITON = "Triton"
-
-
-class Kernel(NamedTuple):
-    """Entry in a contract's dictionary `KERNELS`."""
-
-    twin: str
-    """Dotted path of the plain version; other versions agree with it up to rounding."""
-    loops: str = ""
-    """Names of the functions in the contract's `_numba` file."""
-    triton: str = ""
-    """Names of the kernels in the contract's `_triton` file."""
 
 
 def version_for(compute: ComputeConfig, device: torch.device) -> Version:

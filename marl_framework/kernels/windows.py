@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 
 from marl_framework.kernels import cells
-from marl_framework.kernels.versions import Kernel, Version, block, check_contiguous, launch, load
+from marl_framework.kernels.versions import Version, block, check_contiguous, launch, load
 
-KERNELS = {
-    "read": Kernel("kernels.windows.read", "read_loop", "read"),
-    "fuse_own": Kernel("kernels.windows.fuse_own", "own_loop", "fuse add_parts"),
-    "fuse_global": Kernel("kernels.windows.fuse_global", "global_loop", "fuse add_parts"),
-    "window_bits": Kernel("kernels.windows.window_bits", triton="window_bits"),
-}
 _WORD = 2**32 - 1
 _MULTIPLIERS, _STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 

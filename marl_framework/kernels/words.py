@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.versions import Kernel, Version, load, loops_compile
-
-KERNELS = {
-    "random_words": Kernel("kernels.words.random_words", loops="fill"),
-}
+from marl_framework.kernels.versions import Version, load, loops_compile
 
 
 def random_words(words: Tensor, generator: torch.Generator, compiled: bool = True) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from marl_framework.kernels.cells import area_pool, interval_overlap
+from marl_framework.kernels.cells import area_pool, area_weights, lattice_weights
 from marl_framework.observations.channels import CHANNELS, HEARD_POSITIONS, Channel, Extent, Scene
 from marl_framework.observations.drawing import centre_on
 
@@ -26,10 +26,10 @@ class Window:
 
     def __init__(self, size: int, shape: tuple[int, int], device: torch.device | str) -> None:
         self._shape, side = (size, size), max(shape)
-        rows, cols = (_averages(cells, side, size).to(device) for cells in shape)
+        rows, cols = (area_weights(cells, size, side).float().to(device) for cells in shape)
         self._far = rows, cols
         self._outside = 1 - rows.sum(1, keepdim=True) * cols.sum(1)
-        self._stretched = tuple(_averages(cells, cells, size).to(device) for cells in shape)
+        self._stretched = lattice_weights(shape, self._shape, device)
         self._points = max(1.0, (side / size) ** 2)
 
     def far(self, maps: Tensor, beyond: float = 0.0) -> Tensor:
@@ -89,14 +89,3 @@ def _is_near(row: Channel) -> bool:
 def _source(row: Channel) -> Channel:
     """Return the channel, drawn on the lattice and not centred, that a channel shows."""
     return HEARD_POSITIONS if row.name == "position" else CHANNELS[row.draw.__name__]
-
-
-def _averages(cells: int, side: int, parts: int) -> Tensor:
-    """Return the matrix [parts, cells] float32 that averages a square's side onto equal parts.
-
-    The cells lie in the middle of the side, which is `side` cells long.
-    """
-    edges = torch.arange(cells, dtype=torch.float64) + (side - cells) / 2
-    width = torch.tensor(side / parts, dtype=torch.float64)
-    start = torch.arange(parts, dtype=torch.float64).unsqueeze(1) * width
-    return interval_overlap(edges, edges + 1, start, width).float()

@@ -6,8 +6,6 @@ import math
 import os
 import shutil
 import time
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -59,12 +57,6 @@ def gpus() -> Finding:
         )
     built = torch.version.cuda or torch.version.hip
     return "; ".join(lines) or ("none" if built else "none; this PyTorch is built for CPUs"), ""
-
-
-def tensorboard() -> Finding:
-    """Import TensorBoard."""
-    import_module("torch.utils.tensorboard")
-    return version("tensorboard"), ""
 
 
 def kernels(config: Config, device: torch.device) -> Finding:

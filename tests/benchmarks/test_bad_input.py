@@ -31,9 +31,6 @@ OWN = {
     "learning.radio": ["--policies nobody", "--missions 1"],
     "learning.sample_reuse": ["--kl-limit -1", "--passes 0", "--seeds 0"],
     "learning.search_settings": ["--predictors=", "--missions 1"],
-    "learning.students": ["--variants both"],
-    "learning.update_interval": ["--intervals 5,0", "--batch-sizes=", "--seeds 0"],
-    "speed.comparison": ["--contenders ours,mava", "--num-envs 0"],
     "speed.ranks": ["--steps 0"],
     "speed.rollout": ["--num-envs 2000000", "--policy greedy", "--episodes 50"],
     "speed.training": ["--steps many", "--precision float8"],
@@ -44,7 +41,6 @@ OWN = {
 """Arguments whose option or key the line names."""
 KEYS = {
     "learning.ablation": ("--steps 0", r"learning\.training_steps"),
-    "learning.students": ("--rounds 0", r"distillation\.rounds"),
     "speed.scaling": ("--set environment.x_dim=3", r"environment\.x_dim"),
     "speed.training": ("--precision float16", r"compute\.precision"),
 }

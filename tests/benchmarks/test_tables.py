@@ -18,10 +18,7 @@ from marl_framework.evaluation import suite_results, worlds
 
 TRAINING = "training-params-float32--intel-xeon-2-cores.json"
 BESIDE_FILES = {
-    *(
-        f"training-{name}--nvidia-h100"
-        for name in ("gpu-eager", "paper-eager", "128x5-eager", "gpu-graphs-before")
-    ),
+    *(f"training-{name}--nvidia-h100" for name in ("gpu-eager", "paper-eager", "128x5-eager")),
     *(f"training-{name}-graphs--nvidia-h200" for name in ("gpu", "paper", "128x5")),
     *(f"{name}--nvidia-h200" for name in ("rollout-eager", "rollout-graphs", "layers")),
     *(

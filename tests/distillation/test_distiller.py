@@ -82,9 +82,9 @@ def test_states_that_a_planner_says_nothing_of_are_counted_and_teach_nothing() -
     silent = samples.weights == 0
     assert 0 < found["left_out"] == silent.sum() < len(silent)
     policy = samples.masks / samples.masks.sum(-1, keepdim=True)
-    before = divergence(samples, policy, "forward")
+    before = divergence(samples, policy)
     samples.labels[silent] = samples.labels[silent].flip(-1)
-    assert divergence(samples, policy, "forward") == before
+    assert divergence(samples, policy) == before
 
 
 def test_places_of_absent_uavs_are_no_states() -> None:
@@ -102,11 +102,10 @@ def test_places_of_absent_uavs_are_no_states() -> None:
     assert torch.equal(samples.masks, masks)
 
 
-@pytest.mark.parametrize("loss", ["forward", "reverse"])
-def test_a_student_learns_what_its_teacher_does(loss: str) -> None:
+def test_a_student_learns_what_its_teacher_does() -> None:
     config = small_config(dims=(10.0, 10.0), agents=2, evaluation={"interval": 0})
     settings = {"teachers": {"a": CORNER}, "rounds": 6, "missions": 16, "updates": 80}
-    more = {"batch_size": 64, "learning_rate": 0.01, "teacher_rounds": 2, "loss": loss}
+    more = {"batch_size": 64, "learning_rate": 0.01, "teacher_rounds": 2}
     config = with_changes(config, {"distillation": {**settings, **more}}, "test")
     trainer = Distiller(config, CPU)
     found = [trainer.round() for _ in range(6)]
