@@ -90,15 +90,6 @@ def test_whole_episodes_are_collected_until_the_batches_are_full(train, tmp_path
     assert summary(tmp_path, "t")["results"]["transitions"] == 64
 
 
-def test_patience_ends_a_training_that_gets_no_better(train, tmp_path, monkeypatch):
-    flown = {name: torch.ones(4) for name in ("roi_entropy", "f1", "return")}
-    monkeypatch.setattr("marl_framework.training.validation.validate", lambda *_: flown)
-    patience = ("--set", "learning.patience=2", "--set", "evaluation.interval=1")
-    assert train("t", *patience, "--set", "learning.training_steps=50") == 0
-    # The first evaluation is the best so far; two more are no better.
-    assert summary(tmp_path, "t")["results"]["training_steps"] == 3
-
-
 def test_a_profile_is_written(train, tmp_path, capsys):
     assert train("t", "--profile", "1") == 0
     trace = json.loads((tmp_path / "runs" / "t" / "profile.json").read_text())
@@ -189,13 +180,6 @@ def test_a_bad_raster_is_one_clear_line(content, train, tmp_path, refused):
     given = [part for text in sets for part in ("--set", f"sensor.simulation.{text}")]
     assert "map." in refused(train, "t", *given)
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_bad_params_file_is_one_clear_line(train, tmp_path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.yaml").write_text("a: [1")
-    assert "bad.yaml" in refused(train, "t", "--config", "bad.yaml")
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 
 
 def test_runs_cannot_go_into_a_file(train, tmp_path, refused):

@@ -318,10 +318,6 @@ def test_bad_options_are_one_line(house: House, refused, options: list[str], nam
     assert not house.runs.exists() or os.listdir(house.runs) == []
 
 
-def test_resuming_needs_a_name(refused) -> None:
-    assert "--run-name" in refused(main, ["--config", "params_test.yaml", "--resume"])
-
-
 def test_without_validations_the_last_checkpoint_is_the_best_at_the_end_alone(house: House) -> None:
     sets = ("evaluation.interval=0", "learning.training_steps=4")
     house.stop_in(2, lambda: signal.raise_signal(signal.SIGINT))
@@ -376,17 +372,22 @@ def test_without_locks_a_live_training_keeps_its_folder(state, tmp_path, monkeyp
     RunLock(tmp_path)
 
 
-def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(house: House, whole, capsys):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once_and_the_run_goes_on_later(
+    number: int, house: House, whole: Path, capsys
+) -> None:
     beside(house, whole)
 
     def twice() -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
 
     house.stop_in(6, twice)
     assert house.train("t") == 130
     assert house.checkpoint("t")["training_step"] == 5
-    assert "interrupted at once" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("interrupted at once; the state of the run is in ")
+    assert (house.runs / "t" / "train.log").read_text().endswith(error)
     status = json.loads((house.runs / "t" / "status.json").read_text())
     assert (status["state"], status["training_step"]) == ("interrupted", 5)
     assert house.train("t", "--resume") == 0

@@ -123,20 +123,6 @@ def test_a_log_that_cannot_be_written_is_one_warning(train: Train, log: Path, ca
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_the_training_at_once(number, train, log, monkeypatch, capsys) -> None:
-    def problem() -> None:
-        signal.raise_signal(number)
-        signal.raise_signal(signal.SIGTERM)
-        raise AssertionError("not at once")
-
-    raise_in_step_2(monkeypatch, problem)
-    assert train() == 130
-    error = capsys.readouterr().err
-    assert error.startswith("interrupted at once; the state of the run is in ")
-    assert log.read_text().endswith(error)
-
-
 def test_a_closing_terminal_is_one_signal(train: Train, log: Path, monkeypatch, capsys) -> None:
     def problem() -> None:
         signal.raise_signal(signal.SIGHUP)

@@ -225,13 +225,6 @@ def test_areas_of_one_size_have_lessons_of_their_own() -> None:
     assert names == ["a-30x30-1", "a-40x20", "a-30x30-3"]
 
 
-def test_a_teacher_of_another_area_is_refused(tmp_path: Path) -> None:
-    team = save_team(tmp_path / "team.pt", small_config(dims=(60.0, 40.0)))
-    config = student(tasks={"a": {}}, teachers={"a": str(team)})
-    with pytest.raises(ConfigError, match=r"teacher of a: environment\.x_dim"):
-        Distiller(config, CPU)
-
-
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
     teachers = {"field": "information_gain", "own": str(team)}

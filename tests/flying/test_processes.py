@@ -60,11 +60,6 @@ def between(uav: int, port: int) -> list[str]:
 
 
 @pytest.mark.soak
-def test_processes_fly_as_the_simulator(tmp_path: Path) -> None:
-    both(tmp_path, "learned", 3, budget=4)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("policy", ["learned", "search", "information_gain"])
 def test_many_processes_fly_as_the_simulator(tmp_path: Path, policy: str) -> None:
     both(tmp_path, policy, 8, budget=12)
