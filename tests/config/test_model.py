@@ -148,6 +148,10 @@ def test_a_replay_has_the_default_that_it_needs(name: str) -> None:
 
 
 NO_SECTIONS = ["", "# nothing\n", "3", "- networks", b"\xff\xfea", "#" * 300_000, "[" * 5000]
+NO_SECTIONS += [bytes(range(256)), "environment:\n  seed: 1\n".encode("utf-16")]
+BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 8)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
 BAD_YAML: list[tuple[str | bytes, int]] = [
     (b"environment:\n  seed: \xe9", 2),
     ("environment: {\n\n", 3),
@@ -158,6 +162,8 @@ BAD_YAML: list[tuple[str | bytes, int]] = [
     ("environment: {seed: 1,\n seed: 1}", 2),
     ("sensor: {model: {table: {5: 0.1, 5.0: 0.2, 15: 0.3}}}", 1),
     ("environment: &e {seed: 1}\nnetworks: *e", 2),
+    ("environment: &a\n  seed: *a", 2),
+    (BOMB, 2),
     ("? [a]\n: 1", 1),
     ("environment: {seed: 2024-99-99}", 1),
     ("environment: {seed: " + "9" * 5000 + "}", 1),

@@ -23,6 +23,7 @@ from marl_framework.runs.lock import RunLock
 from tests.soak.commands import ACCIDENTS, Ended, damaged, run, start
 
 TEST = ("--config", "params_test.yaml", "--device", "cpu")
+RANDOM = ("evaluate", *TEST, "--out", "o", "--policies", "random")
 OWNED = "owned"
 """A file of this name shows that code from a file was executed."""
 
@@ -50,105 +51,6 @@ class Executable:
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         """Return the call that makes the object."""
         return os.system, (f"touch {OWNED}",)
-
-
-# Params files ---------------------------------------------------------------------------------
-
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}]\n"
-    for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-)
-PARAMS_FILES: Mapping[str, bytes] = {
-    "empty": b"",
-    "a bomb": BOMB.encode(),
-    "a python tag": f"a: !!python/object/apply:os.system ['touch {OWNED}']\n".encode(),
-    "broken": b"environment: [1",
-    "a list": b"- 1\n- 2\n",
-    "a number": b"7\n",
-    "zero bytes": b"environment:\n  seed: \0\n",
-    "no text": bytes(range(256)),
-    "utf-16": "environment:\n  seed: 1\n".encode("utf-16"),
-    "too large": b"# " + b"x" * 2**19,
-    "deep": b"[" * 20_000,
-    "tabs": b"environment:\n\tseed: 1\n",
-    "a key twice": b"environment:\n  seed: 1\n  seed: 2\n",
-    "an anchor in itself": b"environment: &a\n  seed: *a\n",
-    "itself": b"extends: bad.yaml\n",
-    "a missing base": b"extends: none.yaml\n",
-    "a long number": b"extends: params_test.yaml\nenvironment:\n  seed: 1" + b"0" * 5000 + b"\n",
-    "a date": b"extends: params_test.yaml\nenvironment:\n  seed: 2020-01-01\n",
-}
-
-
-def params_files() -> Iterator[Case]:
-    """Invalid params files."""
-
-    def written(at: Path, whole: Path, *, content: bytes) -> None:
-        (at / "bad.yaml").write_bytes(content)
-
-    command = ("main", "--config", "bad.yaml", "--device", "cpu", "--run-name", "t")
-    for name, content in PARAMS_FILES.items():
-        prepare = partial(written, content=content)
-        yield Case(f"params file: {name}", command, named="bad.yaml", prepare=prepare)
-    make = lambda at, whole: (at / "bad.yaml").mkdir()  # noqa: E731
-    yield Case("params file: a folder", command, named="bad.yaml", prepare=make)
-
-
-# Options --------------------------------------------------------------------------------------
-
-RANDOM = ("evaluate", *TEST, "--out", "o", "--policies", "random")
-SETTINGS = {
-    "learning.gamma=2": "learning.gamma",
-    "learning.gama=0.9": "learning.gamma",
-    "environment.num_envs=many": "num_envs",
-    "environment.num_envs=100000000": "num_envs",
-    "networks=1": "networks",
-    "learning": "learning",
-    "=": "section.key=value",
-    "experiment.algorithm=os.system": "os.system",
-    "sensor.simulation.kinds=[nowhere.Terrain]": "nowhere.Terrain",
-    "logging.directory=/proc/none": "logging.directory",
-    "logging.directory=/dev/null": "logging.directory",
-}
-OPTIONS: Mapping[tuple[str, ...], str] = {
-    **{("main", *TEST, "--set", text): named for text, named in SETTINGS.items()},
-    **{
-        ("main", *TEST, f"--run-name={name}"): "run name"
-        for name in ("", "..", "../x", "a/b", "-x", "a b", "x" * 300, "\n", "ü")
-    },
-    ("main", *TEST, "--device", "tpu"): "compute.device",
-    ("main", *TEST, "--device", "cuda:99"): "compute.device",
-    ("main", *TEST, "--config", "missing.yaml"): "missing.yaml",
-    ("main", *TEST, "--profile", "-1"): "--profile",
-    ("main", *TEST, "--seeds", "3,3", "--run-name", "t"): "--seeds",
-    ("main", *TEST, "--seeds", "3"): "--run-name",
-    ("main", *TEST, "--resume"): "--run-name",
-    ("main", *TEST, "--allow-changed", "x"): "--resume",
-    ("main", *TEST, "--checkpoint", "missing.pt"): "missing.pt",
-    ("main", *TEST, "--no-such-option"): "--no-such-option",
-    ("evaluate",): "required",
-    ("evaluate", *TEST, "--out", "o", "--policies", "nobody"): "nobody",
-    ("evaluate", *TEST, "--out", "o", "--policies", "random,random"): "random",
-    ("evaluate", *TEST, "--out", "o", "--policies", "learned"): "--checkpoint",
-    ("evaluate", *TEST, "--out", "o", "--policies", "no.Planner"): "no.Planner",
-    (*RANDOM, "--out", "/proc/o"): "--out",
-    (*RANDOM, "--missions", "0"): "--missions",
-    (*RANDOM, "--agents", "x"): "--agents",
-    (*RANDOM, "--seed", "-1"): "--seed",
-    (*RANDOM, "--terrain", "x"): "--terrain",
-    ("export", "--checkpoint", "x", "--format", "torch", "--out", "x.txt"): "--out",
-    ("export", "--checkpoint", "x", "--format", "torch", "--out", "no/x.pt2"): "--out",
-    ("history", "show", "../../etc"): "run name",
-    ("history", "clean", "none", "--keep", "-1"): "--keep",
-}
-"""Commands, and the part that their line names."""
-
-
-def options() -> Iterator[Case]:
-    """Invalid options and overrides."""
-    for command, named in OPTIONS.items():
-        shown = " ".join(part for part in command if part not in TEST)
-        yield Case(f"options: {shown[:60]!r}", command, named=named)
 
 
 # Checkpoints ----------------------------------------------------------------------------------
@@ -384,5 +286,5 @@ def processes() -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     """Return all cases."""
-    groups = (params_files, options, checkpoints, run_folders, rasters, disks, processes)
+    groups = (checkpoints, run_folders, rasters, disks, processes)
     return [case for group in groups for case in group()]
