@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,18 @@ def test_a_reader_that_stops_early_gets_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_history_does_not_call_a_closed_pipe_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lines(*_: object) -> Iterator[str]:
-        yield "first"
-        raise BrokenPipeError
+def test_history_does_not_call_a_closed_pipe_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
 
-    monkeypatch.setattr(history, "_run", lines)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdout", Closed())
     with pytest.raises(BrokenPipeError):
-        history.main(["list"])
+        history.main(["show", "a"])
 
 
 @pytest.mark.parametrize("module", [main, evaluate, calibrate, export, doctor, history])

@@ -91,7 +91,7 @@ def _random_words_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         words.random_(-(2**63), None, generator=generator)
 
     monkeypatch.setattr(environment_module, "random_words", random_words)
-    monkeypatch.setattr(mixture, "_may_read", lambda kind: False)
+    monkeypatch.setattr(mixture, "may_read", lambda kind: False)
 
 
 def config(settings: dict[str, Any]) -> Config:

@@ -140,7 +140,7 @@ class Terrain:
         truth = self._empty(draws)
         for index, name in enumerate(self.kinds):
             chosen, numbers = draws.kind == index, self.numbers(draws, name)
-            if not _may_read(draws.kind):
+            if not may_read(draws.kind):
                 built = self._build_kind(name, numbers)
                 truth = torch.where(chosen[:, None, None], built, truth)
             elif chosen.any():
@@ -157,7 +157,7 @@ class Terrain:
         return truth
 
 
-def _may_read(kind: Tensor) -> bool:
+def may_read(kind: Tensor) -> bool:
     """Return whether the host can read the kinds without waiting for a GPU."""
     return kind.device.type == "cpu" and not torch.compiler.is_compiling()
 
