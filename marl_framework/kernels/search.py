@@ -40,19 +40,18 @@ def outlook(tables: Tables, places: Tensor, left: Tensor) -> tuple[Tensor, Tenso
     return gains, around
 
 
-def advance(tables: Tables, places: Tensor, parents: Tensor, flies: Tensor, left: Tensor) -> Tensor:
+def advance(tables: Tables, places: Tensor, parents: Tensor, left: Tensor) -> Tensor:
     """Return the entropy that paths leave after one more reading, [E, B, X, Y].
 
     Args:
         tables: lookup tables of the lattice.
         places: positions of the readings, [E, B] int64.
         parents: indices of the paths before, [E, B] int64.
-        flies: missions that take readings; in the others nothing changes, [E] bool.
         left: entropy that the paths before leave, [E, B', X, Y].
     """
     loops = load("search", Version.LOOPS)
     after = left.new_empty(*parents.shape, *left.shape[2:])
-    inputs = loops.arrays(places, parents, flies, tables.rows, tables.cols, left)
+    inputs = loops.arrays(places, parents, tables.rows, tables.cols, left)
     loops.advance(*inputs, after.numpy())
     return after
 

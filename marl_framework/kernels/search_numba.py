@@ -51,7 +51,7 @@ def outlook(places, left, tables, gains, around):
 
 
 @loop(nogil=True, fastmath=False)
-def advance(places, parents, flies, rows, cols, before, after):
+def advance(places, parents, rows, cols, before, after):
     """See `search.advance`; rounds as plain operators do."""
     per_mission = parents.shape[1]
     for e in range(parents.shape[0]):
@@ -59,7 +59,7 @@ def advance(places, parents, flies, rows, cols, before, after):
             left, place = before[e, parents[e, b]], places[e, b]
             for x in range(left.shape[0]):
                 row = rows[place, x]
-                if row > _ZERO and flies[e]:
+                if row > _ZERO:
                     for y in range(left.shape[1]):
                         after[e, b, x, y] = left[x, y] * (_ONE - row * cols[place, y])
                 else:

@@ -48,60 +48,55 @@ class BeamSearch:
         return BeamSearch(view, self._beams)
 
     def search(self, problem: Problem) -> Plan:
-        """Return the best path found in each mission, limited to the mission's horizon."""
+        """Return the best path found in each mission, limited to the mission's horizon.
+
+        Without moves left, a mission's action is any allowed one. On a GPU, the host does not know
+        the horizons: paths grow beyond them, but plans stay.
+        """
         beams = _Beams(
             places=self._view.lattice.places(problem.position).unsqueeze(1),
             first=torch.zeros_like(problem.position[:, :1]),
             gain=torch.zeros_like(problem.entropy[:, :1, 0]),
             left=problem.entropy.unsqueeze(1),
         )
+        plan = Plan(problem.mask.long().argmax(1), problem.entropy)
         moves = problem.allowed_moves.flatten(1, 3)
-        for depth in range(self._view.moves):
+        at = torch.arange(len(problem.mask), device=moves.device)
+        for depth in range(problem.max_horizon):
             beams = self._grow(beams, problem, moves, depth)
-        best = beams.gain.argmax(1)
-        at = torch.arange(len(best), device=best.device)
-        return Plan(beams.first[at, best], beams.left[at, best])
+            best, flies = beams.gain.argmax(1), depth < problem.horizon
+            action = beams.first[at, best].where(flies, plan.action)
+            left = beams.left[at, best].where(flies.view(-1, 1, 1), plan.left)
+            plan = Plan(action, left)
+        return plan
 
     def _grow(self, beams: _Beams, problem: Problem, moves: Tensor, depth: int) -> _Beams:
         """Extend every path of length `depth` by one move and keep the best paths.
 
-        Once no mission has moves left, paths are only ranked again. The CPU does this because a
-        GPU does: the rank decides between paths of equal gain. `moves` are the allowed actions at
-        each flat position, [E, P, A], or [1, P, A] for a view of windows.
+        `moves` are the allowed actions at each flat position, [E, P, A], or [1, P, A] for a view of
+        windows.
         """
         goals = self._view.tables.goals[beams.places]
         at = torch.arange(len(goals), device=goals.device).unsqueeze(1)
         allowed = problem.mask.unsqueeze(1)
         if depth > 0:
             allowed = moves[at if len(moves) > 1 else 0, beams.places]
-        total = beams.gain.unsqueeze(2)
-        has_moves = depth < problem.max_horizon
-        flies = depth < problem.horizon
-        if has_moves:
-            gains, pull = outlook(self._view, beams.places, beams.left)
-            total = (total + gains * flies.view(-1, 1, 1)).where(allowed, -torch.inf)
-            score = total + pull * flies.view(-1, 1, 1)
-        else:
-            score = total = total.where(allowed, -torch.inf)
-        goals = goals.flatten(1)
-        kept = self._select_distinct(score.round(decimals=_DIGITS).flatten(1), goals)
-        actions = allowed.shape[2]
+        gains, pull = outlook(self._view, beams.places, beams.left)
+        total = (beams.gain.unsqueeze(2) + gains).where(allowed, -torch.inf)
+        goals, actions = goals.flatten(1), allowed.shape[2]
+        kept = self._select_distinct((total + pull).round(decimals=_DIGITS).flatten(1), goals)
         parent, places = kept // actions, goals.gather(1, kept)
         first = beams.first.gather(1, parent) if depth > 0 else kept % actions
         gain = total.flatten(1).gather(1, kept)
-        if not has_moves:
-            return _Beams(places, first, gain, beams.left[at, parent])
-        return _Beams(places, first, gain, self._advance(places, parent, flies, beams.left))
+        return _Beams(places, first, gain, self._advance(places, parent, beams.left))
 
-    def _advance(self, places: Tensor, parent: Tensor, flies: Tensor, before: Tensor) -> Tensor:
+    def _advance(self, places: Tensor, parent: Tensor, before: Tensor) -> Tensor:
         """Return the entropy that paths leave after readings at `places`, [E, B]."""
         view = self._view
         if view.version is Version.LOOPS:
-            return search.advance(view.tables, places, parent, flies, before)
+            return search.advance(view.tables, places, parent, before)
         at = torch.arange(len(parent), device=parent.device).unsqueeze(1)
-        left = before[at, parent]
-        read = view.apply_readings(view.lattice.positions(places), left)
-        return torch.where(flies.view(-1, 1, 1, 1), read, left)
+        return view.apply_readings(view.lattice.positions(places), before[at, parent])
 
     def _select_distinct(self, scores: Tensor, goals: Tensor) -> Tensor:
         """Return indices of the best paths without repeats (see `repeats`), [E, B]."""
