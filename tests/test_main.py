@@ -182,6 +182,13 @@ def test_a_bad_raster_is_one_clear_line(content, train, tmp_path, refused):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_bad_params_file_is_one_clear_line(train, tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    assert "bad.yaml" in refused(train, "t", "--config", "bad.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
+
+
 def test_runs_cannot_go_into_a_file(train, tmp_path, refused):
     (tmp_path / "runs").write_text("")
     assert "logging.directory" in refused(train, "t")

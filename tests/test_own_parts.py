@@ -1,5 +1,6 @@
 """Terrains, rewards and planners of a user's own, by dotted path."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from marl_framework import evaluate
 from marl_framework.config.errors import ConfigError
 from marl_framework.evaluation.flight import MissionStreams
 from marl_framework.main import main
@@ -100,6 +102,14 @@ def test_own_reward_is_paid_and_nothing_else_changes() -> None:
     assert torch.equal(states[0].beliefs, states[1].beliefs)
 
 
+def test_own_planner_is_compared_with_the_others(tmp_path: Path) -> None:
+    options = ["--policies", f"{MODULE}.Westward,random", "--missions", "3", "--no-figures"]
+    fixed = ["--config", "params_test", "--device", "cpu", "--out", "e"]
+    assert evaluate.main([*fixed, *options]) == 0
+    found = json.loads((tmp_path / "e/results.json").read_text())["summary"]
+    assert list(found) == [f"{MODULE}.Westward", "random"]
+
+
 def test_own_planner_may_let_uavs_that_do_not_fly_do_anything() -> None:
     env = MissionEnvironment(small_config(missions={"n_agents": (1, 3)}), 8, "cpu")
     state = env.reset()
@@ -107,6 +117,12 @@ def test_own_planner_may_let_uavs_that_do_not_fly_do_anything() -> None:
     decision = make_planner(f"{MODULE}.Careless", env).act(state, env.generator)
     assert not env.lattice.boundary_mask(state.positions)[~state.active, 0].any()
     assert (decision.actions[~state.active] == 0).all()
+
+
+def test_own_planner_is_flown_by_its_mission_type(tmp_path: Path) -> None:
+    assert train("w", f"{TYPE}={MODULE}.Westward") == 0
+    results = json.loads((tmp_path / "runs/w/results.json").read_text())
+    assert results["settings"]["missions"] == 4  # evaluation.missions
 
 
 def test_an_own_planner_that_returns_a_plain_tuple_flies_what_it_chose() -> None:

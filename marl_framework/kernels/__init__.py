@@ -1,6 +1,6 @@
 """Kernels: computations with more than one implementation.
 
 Each `NAME.py` is the contract of a few kernels: it defines arguments, shapes and types, and
-contains or names the plain PyTorch version. `NAME_numba.py` has the compiled loops, and
+often contains the plain PyTorch version. `NAME_numba.py` has the compiled loops, and
 `NAME_triton.py` the Triton kernels. Callers use only the functions of the contract.
 """
