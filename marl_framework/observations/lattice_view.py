@@ -104,14 +104,14 @@ class LatticeView:
         self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
         self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
 
-    def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int], moves: int) -> LatticeView:
+    def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int]) -> LatticeView:
         """Return the view of one window of the lattice for each of E missions, for searches.
 
         Window e begins at position (x[e], y[e]) and has U × V positions, `sides`. Position (u, v)
         of it is (e·U + u, v) of the view, whose maps are [E, …, U, V].
         """
         part, (across, along), levels = copy.copy(self), sides, self.lattice.shape[2]
-        part.lattice, part.moves = copy.copy(self.lattice), moves
+        part.lattice = copy.copy(self.lattice)
         part.lattice.shape = (len(x) * across, along, levels)
         size, mission = (len(x), across, along, levels), torch.arange(len(x), device=x.device)
         lattice = torch.tensor(self.lattice.shape, device=x.device)

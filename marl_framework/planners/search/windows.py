@@ -79,7 +79,7 @@ class Windows:
         moves = problem.allowed_moves[mission.view(-1, 1, 1), rows, cols]  # [E, U, V, Z, A]
         place = problem.position - torch.stack((x - mission * self.sides[0], y, 0 * y), -1)
         local = problem._replace(position=place, allowed_moves=moves.flatten(0, 1).unsqueeze(0))
-        view = self._view.windows(x, y, self.sides, self._horizon)
+        view = self._view.windows(x, y, self.sides)
         return search.over(view).search(local)
 
     def _cells(self, positions: Tensor, parts: int) -> tuple[Tensor, Tensor]:
