@@ -22,7 +22,6 @@ from benchmarks.helpers.text import number_text, table_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.evaluation.statistics import student_interval
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.observations.builder import ObservationBuilder
@@ -35,10 +34,8 @@ from marl_framework.training.validation import Validation
 SEEDS = "3,4,5"
 MOST_SEED = MAX_SEED - 1
 STEPS = 120
-MOST_STEPS = 10**6
 LEARNED = 0.30
 """ROI entropy of a validation [bit] that counts as learned."""
-_MOST_TRAININGS = 1000
 
 Run = dict[str, Any]
 
@@ -61,12 +58,6 @@ def add_variants(parser: Parser, variants: Iterable[str], steps: int | None = ST
 def add_steps(parser: Parser, steps: int | None = STEPS) -> None:
     """Add `--steps`, the length of a training; the default None means as configured."""
     parser.add_key("--steps", "learning.training_steps", steps, metavar="K")
-
-
-def add_trainings(parser: Parser) -> None:
-    """Add `--steps` and `--seeds`: length and number of trainings per row."""
-    add_steps(parser, 40)
-    parser.add_number("--seeds", 3, "trainings per row", 1, _MOST_TRAININGS)
 
 
 # Validation curves, cached ----------------------------------------------------------------
@@ -326,52 +317,6 @@ def _warm_up(config: Config, device: torch.device) -> int:
     return NetworksAlone(single, device).flops()
 
 
-def measure_seeds(config: Config, device: torch.device, seeds: int, name: str) -> list[Run]:
-    """Measure a training for each of `seeds` seeds, counted from `environment.seed`.
-
-    Args:
-        config: see `measure_training`.
-        device: device of all tensors.
-        seeds: number of trainings.
-        name: name of the row, shown on standard error.
-    """
-    results = []
-    for seed in range(config.environment.seed, config.environment.seed + seeds):
-        note = _progress(f"{name}, seed {seed}")
-        chosen = with_overrides(config, f"environment.seed={seed}")
-        results.append(measure_training(chosen, device, note))
-    return results
-
-
-def _progress(name: str) -> Callable[[str], None]:
-    end = "\r" if sys.stderr.isatty() else "\n"
-    return lambda text: print(f"{name}: {text}", end=end, file=sys.stderr, flush=True)
-
-
 def last_fifth(values: Sequence[float]) -> float:
     """Return the mean of the last fifth of the values, but at least the last value."""
     return mean(values[-max(len(values) // 5, 1) :])
-
-
-def validation_columns(trainings: Sequence[Run]) -> Run:
-    """Return columns of a row: means of `return` and `roi_entropy`, and `returns` by seed."""
-    returns = [run["validation"]["return"] for run in trainings]
-    return {
-        "return": mean(returns),
-        "returns": returns,
-        "roi_entropy": mean(run["validation"]["roi_entropy"] for run in trainings),
-    }
-
-
-def return_errors(rows: Sequence[Run]) -> list[float] | None:
-    """Return error bars: half the interval over seeds of each row's returns, or None."""
-    intervals = [student_interval(row["returns"]) for row in rows]
-    halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
-    return halves if len(halves) == len(rows) else None
-
-
-def after_transitions(results: Run) -> str:
-    """Return a title with the numbers of transitions and seeds per row."""
-    seeds = results["settings"]["seeds"]
-    described = "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
-    return f"After {results['rows'][0]['transitions']:,} transitions; {described}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,19 +22,13 @@ from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import (
-    Run,
-    add_trainings,
-    after_transitions,
-    last_fifth,
-    measure_seeds,
-    return_errors,
-    validation_columns,
-)
+from benchmarks.helpers.trainings import Run, add_steps, last_fifth, measure_training
 from marl_framework.config.model import Config
+from marl_framework.evaluation.statistics import student_interval
 
 PASSES = "1,2,3,5,10,20,40"
 MOST_PASSES = 10_000
+MOST_TRAININGS = 1000
 COLOURS = {False: figures.BLUE, True: figures.ORANGE}
 
 
@@ -58,14 +52,39 @@ def measure(job: Job) -> dict[str, Any]:
 def _row(config: Config, device: torch.device, seeds: int) -> Run:
     learning = config.learning
     name = f"{learning.data_passes} passes, limit {learning.kl_limit:g}"
-    trainings = measure_seeds(config, device, seeds, name)
+    trainings = _train(config, device, seeds, name)
     return {
         "data_passes": learning.data_passes,
         "kl_limit": learning.kl_limit,
         "transitions": trainings[0]["transitions"],
         "transitions_per_s": mean(one["transitions"] / one["seconds"] for one in trainings),
-        **validation_columns(trainings),
+        **_validation_columns(trainings),
         **summarise([one["metrics"] for one in trainings]),
+    }
+
+
+def _train(config: Config, device: torch.device, seeds: int, name: str) -> list[Run]:
+    """Measure a training for each of `seeds` seeds, counted from `environment.seed`."""
+    results = []
+    for seed in range(config.environment.seed, config.environment.seed + seeds):
+        note = _progress(f"{name}, seed {seed}")
+        chosen = with_overrides(config, f"environment.seed={seed}")
+        results.append(measure_training(chosen, device, note))
+    return results
+
+
+def _progress(name: str) -> Callable[[str], None]:
+    end = "\r" if sys.stderr.isatty() else "\n"
+    return lambda text: print(f"{name}: {text}", end=end, file=sys.stderr, flush=True)
+
+
+def _validation_columns(trainings: Sequence[Run]) -> Run:
+    """Return columns of a row: means of `return` and `roi_entropy`, and `returns` by seed."""
+    returns = [run["validation"]["return"] for run in trainings]
+    return {
+        "return": mean(returns),
+        "returns": returns,
+        "roi_entropy": mean(run["validation"]["roi_entropy"] for run in trainings),
     }
 
 
@@ -77,6 +96,13 @@ def summarise(trainings: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, f
     }
     halted = mean(mean(metrics.get("kl_halted", [0.0])) for metrics in trainings)
     return {**late, "held_back": halted}
+
+
+def _title(results: Run) -> str:
+    """Return a title with the numbers of transitions and seeds per row."""
+    seeds = results["settings"]["seeds"]
+    described = "1 seed" if seeds == 1 else f"{seeds} seeds, with 95 % intervals over them"
+    return f"After {results['rows'][0]['transitions']:,} transitions; {described}"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -98,7 +124,14 @@ def table(results: dict[str, Any]) -> str:
         *("passes", "KL limit", "return", "ROI entropy", "KL", "explained variance"),
         *("held back", "transitions/s"),
     )
-    return table_text(after_transitions(results), header, lines)
+    return table_text(_title(results), header, lines)
+
+
+def _return_errors(rows: Sequence[Run]) -> list[float] | None:
+    """Return error bars: half the interval over seeds of each row's returns, or None."""
+    intervals = [student_interval(row["returns"]) for row in rows]
+    halves = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
+    return halves if len(halves) == len(rows) else None
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
@@ -114,7 +147,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 continue
             axes.errorbar(
                 [row["data_passes"] for row in rows], [row[name] for row in rows],
-                return_errors(rows) if name == "return" else None,
+                _return_errors(rows) if name == "return" else None,
                 marker="o", capsize=3, color=COLOURS[limited],
                 label=f"kl_limit {rows[0]['kl_limit']:g}" if limited else "no limit",
             )  # fmt: skip
@@ -143,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--kl-limit", type=limit_of, default=0.02, metavar="NAT", help="limit of half of the rows"
     )
-    add_trainings(parser)
+    add_steps(parser, 40)
+    parser.add_number("--seeds", 3, "trainings per row", 1, MOST_TRAININGS)
     return parser.publish(arguments, measure, table, draw)
 
 
