@@ -89,6 +89,11 @@ _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{name: Table((file,), _printed) for name, file in _PRINTED.items()},
     "transformations": Table((f"transformations{_HERE}",), pages.transformations),
+    "gpu_transformations": Table((f"transformations{_H200}",), pages.transformations),
+    "gpu_planners": Table(
+        tuple(f"planners-{way}{_H200}" for way in ("eager", "graphs")), pages.gpu_planners
+    ),
+    "gpu_utilisation": Table((f"utilisation{_H200}",), _printed),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
     "training": Table(
         tuple(

@@ -264,21 +264,25 @@ def gpu_bounds(results: Json) -> str:
 
 
 def transformations(results: Json) -> str:
-    """Return the time of one observation [µs] by number of UAVs and backend, and speed-ups."""
-    names = ("opencv", "opencv windowed", "opencv pool", "kornia cpu", "kornia cpu one thread")
-    rows = {(row["agents"], row["backend"]): row for row in results["rows"]}
+    """Return the time of one observation [µs] by number of UAVs and backend, and speed-ups.
+
+    The speed-ups are those of CUDA graphs if they were measured, else of `kornia cpu`.
+    """
+    measured = [row for row in results["rows"] if row["seconds_per_observation"]]
+    rows = {(row["agents"], row["backend"]): row for row in measured}
+    backends = list(dict.fromkeys(backend for _, backend in rows))
+    ours = "kornia cuda graph" if "kornia cuda graph" in backends else "kornia cpu"
 
     def line(agents: int) -> tuple[str, ...]:
-        spent = (1e6 * rows[agents, name]["seconds_per_observation"] for name in names)
-        ours = rows[agents, "kornia cpu"]
-        faster = (f"{ours[key]:#.2g}".rstrip(".") for key in ("speedup", "speedup_windowed"))
-        return f"{agents:,}", *map(_whole, spent), *faster
+        spent = (1e6 * rows[agents, name]["seconds_per_observation"] for name in backends)
+        times = (f"{time:,.0f}" if time >= 10 else f"{time:.2g}" for time in spent)
+        keys = ("speedup", "speedup_windowed")
+        faster = (float(f"{rows[agents, ours][key]:.2g}") for key in keys)
+        return f"{agents:,}", *times, *(f"{x:,.0f}" if x >= 10 else f"{x:.1f}" for x in faster)
 
+    names = [name.replace("kornia cpu one", "on one") for name in backends]
     return markdown(
-        (
-            *("UAVs at once", "opencv", "opencv windowed", "opencv pool", "kornia cpu"),
-            *("on one thread", "faster", "than windowed"),
-        ),
+        ("UAVs at once", *names, "faster", "than windowed"),
         map(line, results["settings"]["agents"]),
     )
 
@@ -308,6 +312,20 @@ def gpu_rollout(*results: Json) -> str:
         ("missions at once", "without CUDA graphs", "with CUDA graphs"),
         (
             (f"{rows[0]['num_envs']:,}", *(_whole(row["joint_steps_per_s"]) for row in rows))
+            for rows in zip(*(each["rows"] for each in results), strict=True)
+        ),
+    )
+
+
+def gpu_planners(*results: Json) -> str:
+    """Return the time to plan a move of a mission's team [ms] on a GPU, eager and recorded."""
+    return markdown(
+        ("planner", "missions at once", "without CUDA graphs [ms]", "with CUDA graphs [ms]"),
+        (
+            (
+                *(f"`{rows[0]['planner']}`", f"{rows[0]['missions']}"),
+                *(f"{1e3 * row['seconds_move']:.3g}" for row in rows),
+            )
             for rows in zip(*(each["rows"] for each in results), strict=True)
         ),
     )

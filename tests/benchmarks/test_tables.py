@@ -20,7 +20,13 @@ TRAINING = "training-params-float32--intel-xeon-2-cores.json"
 BESIDE_FILES = {
     *(f"training-{name}--nvidia-h100" for name in ("gpu-eager", "paper-eager", "128x5-eager")),
     *(f"training-{name}-graphs--nvidia-h200" for name in ("gpu", "paper", "128x5")),
-    *(f"{name}--nvidia-h200" for name in ("rollout-eager", "rollout-graphs", "layers")),
+    *(
+        f"{name}--nvidia-h200"
+        for name in (
+            *("rollout-eager", "rollout-graphs", "layers", "transformations", "utilisation"),
+            *("planners-eager", "planners-graphs"),
+        )
+    ),
     *(
         f"published_simulator-student-{terrain}-{starts}--intel-xeon-2-cores"
         for terrain in ("split", "mixed")
