@@ -105,7 +105,9 @@ class Lesson(MissionTask):
             check_lattice(flown, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # the missions must track uncertainty
                 flown = with_changes(flown, {"observation": {"uncertainty": True}}, f"task {name}")
-        missions = -(-settings.missions // len(areas))
+        changes = settings.tasks.get(name, {})
+        task = with_changes(config, changes, f"{TASKS}.{name}")  # may fly other numbers of missions
+        missions = -(-task.distillation.missions // len(areas))
         environment = MissionEnvironment(flown, missions, device, "training", rank=number)
         super().__init__(environment)
         self.builder = make_builder(environment, self._config)

@@ -118,7 +118,7 @@ def test_a_student_learns_what_its_teacher_does() -> None:
 def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config(agents=2))
     config = student(
-        tasks={"field": FIELD, "many": MANY},
+        tasks={"field": FIELD, "many": MANY | {"distillation": {"missions": 2}}},
         teachers={"field": "information_gain", "many": "oracle", "own": str(team)},
         symmetries=True,
     )
@@ -132,7 +132,7 @@ def test_tasks_differ_in_terrain_team_and_length_and_are_measured_apart(tmp_path
         assert f"validation_entropy/{name}" not in first
     assert len({first[f"roi_entropy/{name}"] for name in teams}) == 3
     assert first["skipped_updates"] == 0
-    states = 4 * (3 * 5 + 4 * 3 + 2 * 5)  # missions, UAVs, moves
+    states = 4 * 3 * 5 + 2 * 4 * 3 + 4 * 2 * 5  # missions, UAVs, moves
     assert [len(samples.weights) for samples in trainer._replay] == [states]
     assert len(trainer._symmetries or ()) == 8
 
