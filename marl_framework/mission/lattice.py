@@ -124,12 +124,6 @@ class Lattice:
         """Convert lattice indices [..., 3] to flat indices (x·Y + y)·Z + z, [...] int64."""
         return self.cells(positions) * self.shape[2] + positions[..., 2]
 
-    def positions(self, places: Tensor) -> Tensor:
-        """Convert flat indices of `places` [...] to lattice indices, [..., 3] int64."""
-        _, columns, levels = self.shape
-        cells = places // levels
-        return torch.stack((cells // columns, cells % columns, places % levels), dim=-1)
-
     def destinations(self, positions: Tensor) -> Tensor:
         """Return the destination of each action, [..., A, 3]; it may lie off the lattice."""
         return positions.unsqueeze(-2) + self.offsets

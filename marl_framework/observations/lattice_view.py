@@ -179,33 +179,24 @@ class LatticeView:
         maps = torch.stack((beliefs, cell_entropy, beliefs * cell_entropy), dim=-3)
         return Features(self.fine(maps), self.sums(maps))
 
-    def removed_shares(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the share of an undecided cell's entropy that a reading at [..., 3] removes.
-
-        The factors are rows [..., X] (including the sensor's share) and columns [..., Y].
-        """
-        place = self.lattice.places(positions)
-        return _rows_of(self.tables.rows, place), _rows_of(self.tables.cols, place)
-
-    def score_actions(self, positions: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor]:
+    def score_actions(self, places: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gain of each action, and its tie-breaker.
 
         Args:
-            positions: positions of UAVs, [..., 3].
+            places: flat positions of UAVs, see `Lattice.places`, [...].
             remaining: remaining entropy around each lattice position, [..., X, Y].
 
         Returns:
             Entropy that a reading at the action's goal removes, [..., A]; tie-breaker, [..., A]:
             entropy around the goal, discounted by ½ per move, times `TIE_WEIGHT`.
         """
-        place = self.lattice.places(positions)
-        rows, cols = _rows_of(self._goal_rows, place), _rows_of(self._goal_cols, place)
+        rows, cols = _rows_of(self._goal_rows, places), _rows_of(self._goal_cols, places)
         gains, around = ((rows @ remaining) * cols).sum(-1).chunk(2, -1)
         return gains, TIE_WEIGHT * around
 
-    def apply_readings(self, positions: Tensor, remaining: Tensor) -> Tensor:
-        """Return the remaining entropy [..., X, Y] after readings at positions [..., 3]."""
-        rows, cols = self.removed_shares(positions)
+    def apply_readings(self, places: Tensor, remaining: Tensor) -> Tensor:
+        """Return the remaining entropy [..., X, Y] after readings at flat positions [...]."""
+        rows, cols = _rows_of(self.tables.rows, places), _rows_of(self.tables.cols, places)
         return remaining * (1 - rows.unsqueeze(-1) * cols.unsqueeze(-2))
 
 

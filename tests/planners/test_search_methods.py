@@ -105,7 +105,7 @@ def gain(case: Problem, e: int, path: tuple[int, ...]) -> float:
         if not case.allowed_moves[(e, *position.tolist(), action)]:
             return -1.0
         position = position + ENV.lattice.offsets[action]
-        rest = VIEW.apply_readings(position, rest)
+        rest = VIEW.apply_readings(VIEW.lattice.places(position), rest)
     return (case.entropy[e] - rest).sum().item()
 
 
@@ -115,9 +115,9 @@ def test_a_beam_searches_no_deeper_than_moves_are_left_and_finds_the_same() -> N
     outlooks = []
 
     class Counted(LatticeView):
-        def score_actions(self, positions: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-            outlooks.append(positions)
-            return super().score_actions(positions, left)
+        def score_actions(self, places: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+            outlooks.append(places)
+            return super().score_actions(places, left)
 
     config = ENV.config.model_copy(update={"compute": compute})
     search = BeamSearch(Counted(config, ENV.lattice), 8)

@@ -96,7 +96,7 @@ class BeamSearch:
         if view.version is Version.LOOPS:
             return search.advance(view.tables, places, parent, before)
         at = torch.arange(len(parent), device=parent.device).unsqueeze(1)
-        return view.apply_readings(view.lattice.positions(places), before[at, parent])
+        return view.apply_readings(places, before[at, parent])
 
     def _select_distinct(self, scores: Tensor, goals: Tensor) -> Tensor:
         """Return indices of the best paths without repeats (see `repeats`), [E, B]."""
@@ -113,7 +113,7 @@ def outlook(view: LatticeView, places: Tensor, left: Tensor) -> tuple[Tensor, Te
     See `LatticeView.score_actions`.
     """
     if view.version is not Version.LOOPS:
-        return view.score_actions(view.lattice.positions(places), left)
+        return view.score_actions(places, left)
     gains, around = search.outlook(view.tables, places.flatten(), left.flatten(0, 1))
     return gains.view(*places.shape, -1), TIE_WEIGHT * around.view(*places.shape, -1)
 
