@@ -42,6 +42,7 @@ class Distiller(RoundTrainer):
         super().__init__(config, device)
         self._settings = config.distillation
         self.lessons = make_lessons(config, device)
+        self.streams = [*(lesson.generator for lesson in self.lessons), self._generator]
         # Networks that see a plane for each UAV are built for the largest team.
         team = max(lesson.n_agents for lesson in self.lessons)
         changes = {"experiment": {"missions": {"n_agents": team}}}
@@ -126,22 +127,19 @@ class Distiller(RoundTrainer):
         head = f"round {self.rounds}/{self._settings.rounds} | loss {results['loss']:.4f}"
         return " | ".join((head, *tasks))
 
-    def mission_streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions."""
-        return [lesson.generator for lesson in self.lessons]
-
-    def learned_state(self) -> dict[str, Any]:
-        """Return the state of student and optimisers, and the samples of the latest rounds."""
+    def own_state(self) -> dict[str, Any]:
+        """Return the state of student and optimisers, the latest samples and random streams."""
         replay = [] if self.is_over() else self._replay
         return {
+            **super().own_state(),
             **self.algorithm.state_dict(),
             "student_optimizer": self._optimizer.state_dict(),
             "student_scaler": self._scaler.state_dict(),
             "replay": [samples._asdict() for samples in replay],
         }
 
-    def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
+    def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        """Load what `own_state` returned."""
         self.algorithm.load_state_dict({**state, "training_step": 0})
         load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])
@@ -149,3 +147,4 @@ class Distiller(RoundTrainer):
             Samples(**{name: tensor.to(self.device) for name, tensor in samples.items()})
             for samples in state["replay"]
         ]
+        super().load_own_state(state, report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class PredictorTrainer(RoundTrainer):
         super().__init__(config, device)
         self._settings = settings = config.prediction
         self._worlds = self._environments("training")
+        self.streams = [*(world.generator for world in self._worlds), self._generator]
         lattice = self._worlds[0].lattice
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
@@ -171,24 +172,22 @@ class PredictorTrainer(RoundTrainer):
             worlds.append(world)
         return worlds
 
-    def mission_streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions."""
-        return [world.generator for world in self._worlds]
-
-    def learned_state(self) -> dict[str, Any]:
-        """Return the state of network and optimiser, and all samples."""
+    def own_state(self) -> dict[str, Any]:
+        """Return the state of network and optimiser, all samples and random streams."""
         samples = None if self.is_over() else self._samples
         return {
+            **super().own_state(),
             **predictor_state(self.network, self._settings.width),
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "samples": None if samples is None else samples._asdict(),
         }
 
-    def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
+    def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        """Load what `own_state` returned."""
         self.network.load_state_dict(state["predictor"])
         load_optimizer(self._optimizer, state["optimizer"])
         load_scaler(self._scaler, state["scaler"])
         if (samples := state["samples"]) is not None:
             self._samples = Samples(**{n: tensor.to(self.device) for n, tensor in samples.items()})
+        super().load_own_state(state, report)

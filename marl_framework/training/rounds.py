@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,9 +42,11 @@ class RoundTrainer(RunTrainer):
     Attributes:
         name: name of the configuration section, and prefix of the metrics' tags.
         rounds: number of rounds made so far.
+        streams: generators of all missions and of the updates; set by subclasses.
     """
 
     name: str
+    streams: Sequence[torch.Generator]
     _optimizer: torch.optim.Optimizer
     _scaler: torch.amp.GradScaler
 
@@ -127,33 +129,15 @@ class RoundTrainer(RunTrainer):
 
     # Saving -------------------------------------------------------------------------------
 
-    @abstractmethod
-    def mission_streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions."""
-
-    @abstractmethod
-    def learned_state(self) -> dict[str, Any]:
-        """Return the state of networks, optimisers and stored missions."""
-
-    @abstractmethod
-    def load_learned_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `learned_state` returned."""
-
-    def streams(self) -> list[torch.Generator]:
-        """Return the generators of all missions and of the updates."""
-        return [*self.mission_streams(), self._generator]
-
     def own_state(self) -> dict[str, Any]:
-        """Return `learned_state` and all random streams."""
-        streams = [stream_state(generator, self.device) for generator in self.streams()]
-        return {**self.learned_state(), "generators": streams}
+        """Return all random streams; subclasses add what they learned and stored."""
+        return {"generators": [stream_state(each, self.device) for each in self.streams]}
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Load what `own_state` returned; seed new streams on another kind of device."""
-        self.load_learned_state(state)
         self.rounds = int(state["training_step"])
         report_other_streams(state, self.device, Ranks(), report)
-        saved = zip(state["generators"], self.streams(), strict=True)
+        saved = zip(state["generators"], self.streams, strict=True)
         for number, (stream, generator) in enumerate(saved):
             if state["device"] == self.device.type:
                 restore_stream(stream, generator, self.device)

@@ -77,9 +77,9 @@ def test_on_another_kind_of_device_new_streams_begin(tmp_path: Path) -> None:
     resumed.load_state_dict(load_checkpoint(tmp_path / "c.pt"), told.append)
     assert len(told) == 1
     fresh = PredictorTrainer(settings(), CPU)
-    seeds = [generator.initial_seed() for generator in resumed.streams()]
+    seeds = [generator.initial_seed() for generator in resumed.streams]
     assert len(set(seeds)) == 3
-    assert not set(seeds) & {generator.initial_seed() for generator in fresh.streams()}
+    assert not set(seeds) & {generator.initial_seed() for generator in fresh.streams}
     assert resumed.round()["error"] > 0
 
 
