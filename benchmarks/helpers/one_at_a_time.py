@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -88,17 +88,16 @@ def observe_all(missions: Missions, agents: int, fuse: Fuse) -> list[Map]:
     return [observe(missions, number, fuse) for number in range(agents)]
 
 
-def keep_freed_memory() -> bool:
-    """Keep freed memory blocks of up to 32 MiB in this process; return whether that worked.
+def keep_freed_memory() -> None:
+    """Keep freed memory blocks of up to 32 MiB in this process (glibc only).
 
     Otherwise glibc may return freed arrays to the system. New arrays then cost a page fault every
     4 KiB, and the same numpy code takes 2 or 6 ms by chance.
     """
-    try:
+    with suppress(AttributeError, OSError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, -1))
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 # A pool of processes ----------------------------------------------------------------------
@@ -129,40 +128,3 @@ def _start_process(missions: dict[int, Missions]) -> None:
 
 def _observe_in_process(n_agents: int, number: int) -> Map:
     return observe(_process_missions[n_agents], number, fuse_whole_map)
-
-
-# Bytes ------------------------------------------------------------------------------------
-
-
-def bytes_moved(missions: Missions, agents: int) -> dict[str, float]:
-    """Return the minimum bytes moved per observation, averaged over the first `agents` UAVs.
-
-    Each input is read once and each output is written once:
-
-    - `whole map`: a fusion reads belief and reading, and writes the belief. The observation reads
-      the belief, the footprint map and the square of the own reading (all float32).
-    - `windowed`: a fusion touches only the footprint's cells; the observation is the same.
-    - `batched`: a fusion reads and writes the footprint's cells (float32) and reads their signs
-      (int8). The own reading does the same, but writes the signs, and reads terrain (1 byte)
-      and random bits (2 bytes). Averaged maps of belief and reading are updated, then read.
-
-    All variants write X·Y·7 values.
-    """
-    geometry = missions.geometry
-    pixels, cells = np.prod(geometry.lattice[:2]), np.prod(geometry.cells)
-    whole = windowed = batched = 0.0
-    for number in range(agents):
-        mission, agent = divmod(number, missions.n_agents)
-        seen = [plain_mission.footprint(geometry, place) for place in missions.positions[mission]]
-        readings, senders = missions.readings[mission], missions.senders(number)
-        fused = sum(readings[j].size for j in senders)
-        own = readings[agent].size
-        observation = 4 * (2 * cells + seen[agent].side_x * seen[agent].side_y + 7 * pixels)
-        whole += 12 * cells * len(senders) + observation
-        windowed += 12 * fused + observation
-        batched += 9 * fused + 12 * own + 4 * (5 + 7) * pixels
-    return {
-        "whole map": float(whole / agents),
-        "windowed": float(windowed / agents),
-        "batched": float(batched / agents),
-    }

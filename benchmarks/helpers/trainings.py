@@ -17,8 +17,6 @@ from torch import Tensor
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import utilisation, utilisation_monitor
 from benchmarks.helpers.networks_alone import NetworksAlone
-from benchmarks.helpers.run_statistics import seeds_text
-from benchmarks.helpers.text import number_text, table_text
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -230,31 +228,6 @@ def first_below(run: Run, level: float, column: str, lasting: bool = False) -> f
         elif found is None:
             found = row[column]
     return found
-
-
-def differences_table(
-    title: str, label: str, values: Mapping[str, Mapping[str, Mapping[int, float]]], first: str
-) -> str:
-    """Return the variants' means as text, with differences to `first` paired by seed.
-
-    Args:
-        title: title of the table.
-        label: header of the column of variants.
-        values: `roi_entropy` [bit], `f1` and `seconds` by variant, metric and seed.
-        first: variant with which the others are compared.
-    """
-    lines = []
-    for variant, metrics in values.items():
-        cells = []
-        for metric in ("roi_entropy", "f1"):
-            ours, theirs = metrics[metric], values.get(first, {}).get(metric, {})
-            changes = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-            cells.append(f"{mean(ours.values()):.3f}")
-            cells.append("" if variant == first or not changes else seeds_text(changes, "+"))
-        seconds = number_text(mean(metrics["seconds"].values()), ".0f")
-        lines.append((variant, str(len(metrics["seconds"])), *cells, seconds))
-    header = (label, "seeds", "ROI entropy [bit]", "change", "F1", "change", "seconds")
-    return table_text(title, header, lines)
 
 
 # Speed ------------------------------------------------------------------------------------

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from statistics import mean
 from typing import Any
 
 from benchmarks.helpers.command_line import Job, Parser
-from benchmarks.helpers.trainings import add_variants, compare_variants, differences_table
+from benchmarks.helpers.run_statistics import seeds_text
+from benchmarks.helpers.text import table_text
+from benchmarks.helpers.trainings import add_variants, compare_variants
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import PREDICTED_CHANNELS
 
@@ -38,21 +41,23 @@ def measure(job: Job) -> dict[str, Any]:
 
 def table(results: Mapping[str, Any]) -> str:
     """Return the last validation as text, with differences seed by seed."""
-    values = {
-        variant: {
-            metric: {
-                one["seed"]: one["rows"][-1][metric]
-                for one in results["runs"]
-                if one["variant"] == variant
-            }
-            for metric in ("roi_entropy", "f1", "seconds")
-        }
-        for variant in VARIANTS
-        if any(one["variant"] == variant for one in results["runs"])
-    }
-    steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
+    last = {(run["variant"], run["seed"]): run["rows"][-1] for run in results["runs"]}
+    lines = []
+    for variant in VARIANTS:
+        if not (ours := {seed: row for (name, seed), row in last.items() if name == variant}):
+            continue
+        cells = []
+        for metric in ("roi_entropy", "f1"):
+            pairs = [(row, last.get((WITHOUT, seed))) for seed, row in ours.items()]
+            changes = [row[metric] - other[metric] for row, other in pairs if other]
+            cells.append(f"{mean(row[metric] for row in ours.values()):.3f}")
+            cells.append(seeds_text(changes, "+") if changes and variant != WITHOUT else "")
+        seconds = f"{mean(row['seconds'] for row in ours.values()):.0f}"
+        lines.append((variant, str(len(ours)), *cells, seconds))
+    steps = max(row["training_step"] for row in last.values())
     title = f"Greedy validation after {steps} training steps, 95 % intervals"
-    return differences_table(title, "channels", values, WITHOUT)
+    header = ("channels", "seeds", "ROI entropy [bit]", "change", "F1", "change", "seconds")
+    return table_text(title, header, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

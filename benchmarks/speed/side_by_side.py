@@ -34,9 +34,11 @@ import torch
 
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser
-from benchmarks.helpers.random_missions import random_missions
 from benchmarks.helpers.text import table_text
 from marl_framework.config.model import Config
+from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.builder import ObservationBuilder
+from marl_framework.planners import RandomPlanner
 
 NUM_ENVS = "1,64"
 MOST_ENVS = 2**12
@@ -60,7 +62,18 @@ class Flight(NamedTuple):
 
 def ours(config: Config, num_envs: int) -> Flight:
     """Fly whole missions."""
-    env, fly, observation = random_missions(config, num_envs)
+    env = MissionEnvironment(config, num_envs, harness.CPU)
+    builder = ObservationBuilder(config, env.lattice, env.camera)
+    planner, state = RandomPlanner(env.lattice), env.reset()
+
+    def fly() -> None:
+        env.reset(state=state)
+        for _ in range(env.episode_length):
+            actions = planner.act(state, env.generator).actions
+            env.step(state, actions, env.draw_step(reuse=True))
+            builder.actor(state)
+
+    observation = builder.actor(state)[0, 0].nbytes
     return Flight(fly, env.episode_length, observation, math.prod(config.geometry.map_shape))
 
 

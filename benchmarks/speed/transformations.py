@@ -54,12 +54,11 @@ def measure(job: Job) -> dict[str, Any]:
     for number in agents:
         if number > team and number % team:
             raise ConfigError(f"--agents {number}: must be at most {team}, or a multiple of it")
-    kept = keep_freed_memory()
+    keep_freed_memory()
     recorded = record(config, agents)
     plain = {n: r.plain for n, r in recorded.items()}
     with torch.no_grad(), process_pool(plain, processes) as pool:
         seen = {n: np.stack(pool(n, r.plain.agents)) for n, r in recorded.items()}
-        bandwidth = job.machine["memory_bandwidth"]
         flown = recorded[team].flown
         rows: list[dict[str, Any]] = []
         results = {
@@ -72,11 +71,10 @@ def measure(job: Job) -> dict[str, Any]:
                 "communication_range": config.experiment.uav.communication_range,
                 "pool_processes": processes,
                 "cells_not_compared": sum(int((~r.counted).sum()) for r in recorded.values()),
-                "freed_memory_kept": kept,
             },
             "rows": rows,
         }
-        bench = Bench(recorded, pool, seen, job.device, bandwidth, seconds)
+        bench = Bench(recorded, pool, seen, job.device, seconds)
         for number in agents:
             start = time.perf_counter()
             rows += map(asdict, bench.rows(number))
@@ -104,7 +102,7 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
 def table(results: Mapping[str, Any]) -> str:
     """Return the rows as text."""
     header = ("backend", "UAVs", "per observation", "quartiles", "per second", "speedup",
-              "windowed", "own reading", "max error", "bandwidth", "status")  # fmt: skip
+              "windowed", "own reading", "max error", "status")  # fmt: skip
     lines = [
         (
             row["backend"],
@@ -116,7 +114,6 @@ def table(results: Mapping[str, Any]) -> str:
             number_text(row["speedup_windowed"], ",.2f", "×"),
             duration_text(row["seconds_own_reading"]),
             number_text(row["max_error"], ".0e"),
-            number_text(row["bandwidth_share"], ".1%"),
             row["status"],
         )
         for row in results["rows"]

@@ -37,7 +37,6 @@ class Row:
     agents: int
     missions: int
     uavs_per_mission: int
-    fusions_per_observation: float
     measured_agents: int | None = None
     seconds_per_observation: float | None = None
     lower_quartile: float | None = None
@@ -50,14 +49,9 @@ class Row:
     seconds_own_reading: float | None = None
     """Time of taking the own reading, part of the library's time; only eager rows have it."""
     max_error: float | None = None
-    bytes_moved: float | None = None
-    """Bytes per observation, see `one_at_a_time.bytes_moved`."""
-    bandwidth_share: float | None = None
     status: str = "ok"
 
-    def take(
-        self, agents: int, timing: Timing, error: float, moved: float, bandwidth: float
-    ) -> None:
+    def take(self, agents: int, timing: Timing, error: float) -> None:
         """Fill in the measurement of `agents` observations at once."""
         each = timing.per(agents)
         self.measured_agents = agents
@@ -66,8 +60,6 @@ class Row:
         self.repeats = each.repeats
         self.observations_per_second = 1 / each.median
         self.max_error = error
-        self.bytes_moved = moved
-        self.bandwidth_share = moved / each.median / bandwidth
         if not error <= TOLERANCE:
             self.status = DIFFERS
 
@@ -168,7 +160,6 @@ class Bench:
     pool_sees: dict[int, NDArray[np.float32]]
     """First observations of the pool, when the beliefs of its processes were as recorded."""
     device: torch.device
-    bandwidth: dict[str, float]
     seconds: float
 
     def rows(self, agents: int) -> list[Row]:
@@ -176,18 +167,16 @@ class Bench:
         recorded = self.recorded[min(agents, max(self.recorded))]
         plain = recorded.plain
         measured = min(agents, plain.agents)
-        fusions = sum(len(plain.senders(number)) for number in range(measured)) / measured
-        moved = one_at_a_time.bytes_moved(plain, measured)
         rows = []
         for name in BACKENDS:
-            row = Row(name, agents, agents // plain.n_agents, plain.n_agents, fusions)
+            row = Row(name, agents, agents // plain.n_agents, plain.n_agents)
             if name.startswith("opencv"):
-                self._one_at_a_time(row, recorded, measured, moved)
+                self._one_at_a_time(row, recorded, measured)
             elif name in ON_CPU:
                 with harness.threads(1 if name == ONE_THREAD else torch.get_num_threads()):
-                    self._batched(row, recorded, _eager, CPU, moved["batched"])
+                    self._batched(row, recorded, _eager, CPU)
             elif self.device.type == "cuda":
-                self._batched(row, recorded, ON_CUDA[name], self.device, moved["batched"])
+                self._batched(row, recorded, ON_CUDA[name], self.device)
             elif torch.cuda.is_available():
                 row.status = f"not measured: compute.device is {self.device}"
             else:
@@ -199,27 +188,21 @@ class Bench:
             row.speedup_windowed = _speedup(row, windowed)
         return rows
 
-    def _one_at_a_time(
-        self, row: Row, recorded: Recorded, agents: int, moved: dict[str, float]
-    ) -> None:
+    def _one_at_a_time(self, row: Row, recorded: Recorded, agents: int) -> None:
         """Measure the first `agents` UAVs; each costs the same however many there are."""
         n_agents = recorded.plain.n_agents
         if row.backend == "opencv pool":
             seen = self.pool_sees[n_agents][:agents]
             timing = harness.measure(lambda: self.pool(n_agents, agents), self.seconds)
-            way = "whole map"
         else:
             plain = recorded.plain.fresh()
-            windowed = row.backend == "opencv windowed"
-            fuse = plain_mission.fuse if windowed else fuse_whole_map
+            fuse = plain_mission.fuse if row.backend == "opencv windowed" else fuse_whole_map
             seen = np.stack(observe_all(plain, agents, fuse))
             timing = harness.measure(lambda: observe_all(plain, agents, fuse), self.seconds)
-            way = "windowed" if windowed else "whole map"
-        error = recorded.largest_error(seen)
-        row.take(agents, timing, error, moved[way], self.bandwidth["cpu"])
+        row.take(agents, timing, recorded.largest_error(seen))
 
     def _batched(
-        self, row: Row, recorded: Recorded, prepare: Prepare, device: torch.device, moved: float
+        self, row: Row, recorded: Recorded, prepare: Prepare, device: torch.device
     ) -> None:
         needed = _bytes_needed(recorded.flown, row.missions)
         if needed > harness.free_memory(device):
@@ -241,8 +224,7 @@ class Bench:
             # Compilers and graph capture fail in many ways; the other rows are still valid.
             row.status = f"failed: {str(error).strip().partition(chr(10))[0][:200]}"
             return
-        error_found = recorded.largest_error(first)
-        row.take(row.agents, timing, error_found, moved, self.bandwidth[str(device)])
+        row.take(row.agents, timing, recorded.largest_error(first))
 
 
 def _speedup(row: Row, baseline: Row) -> float | None:

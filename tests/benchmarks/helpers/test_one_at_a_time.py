@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.helpers import mid_mission, one_at_a_time
-from benchmarks.helpers.one_at_a_time import Missions
 from benchmarks.reference import plain_mission
-from benchmarks.reference.plain_mission import Geometry
-from marl_framework.config.loading import load_config
 
 
 def test_missions_are_the_same_every_time(recorded):
@@ -51,20 +46,3 @@ def test_observing_fuses_in_place(recorded):
     one_at_a_time.observe(fresh, 3, one_at_a_time.fuse_whole_map)  # UAV 1 of mission 1
     changed = np.array(fresh.beliefs) != np.array(recorded.plain.beliefs)
     assert changed.any((2, 3)).tolist() == [[False, False], [False, True], [False, False]]
-
-
-def test_bytes_are_those_of_a_count_by_hand():
-    config = load_config("params_test.yaml")
-    geometry = replace(Geometry.of(config), lattice=(2, 2, 3), cells=(40, 40))
-    ones = [np.full((n, n), 0.9, np.float32) for n in (10, 20)]
-    missions = Missions(geometry, [0], [[(0, 0, 0), (1, 1, 1)]], [[[0, 1], [1]]], [ones], [[]])
-    sides = [side[0] for side in geometry.sides]
-    first = {  # hears a reading of 20 × 20 cells, has one of 10 × 10
-        "whole map": 12 * 1600 + 4 * (2 * 1600 + sides[0] ** 2 + 28),
-        "windowed": 12 * 400 + 4 * (2 * 1600 + sides[0] ** 2 + 28),
-        "batched": 9 * 400 + 12 * 100 + 4 * (5 + 7) * 4,
-    }
-    assert one_at_a_time.bytes_moved(missions, 1) == first
-    looks = 4 * (2 * 1600 + sides[1] ** 2 + 28)
-    both = one_at_a_time.bytes_moved(missions, 2)
-    assert both["whole map"] == (first["whole map"] + looks) / 2

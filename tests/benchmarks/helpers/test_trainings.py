@@ -86,12 +86,3 @@ def test_a_training_without_validation_is_refused():
 def test_the_last_fifth_is_at_least_one_value():
     assert trainings.last_fifth([1.0, 2.0]) == 2.0
     assert trainings.last_fifth([float(n) for n in range(10)]) == 8.5
-
-
-def test_differences_are_paired_by_seed():
-    a = {"roi_entropy": {3: 0.5, 4: 0.7}, "f1": {3: 0.1, 4: 0.2}, "seconds": {3: 1.0, 4: 2.0}}
-    b = {"roi_entropy": {4: 0.6, 5: 0.9}, "f1": {4: 0.2, 5: 0.2}, "seconds": {4: 3.0, 5: 3.0}}
-    text = trainings.differences_table("title", "variant", {"a": a, "b": b}, "a")
-    first, second = (line.split() for line in text.splitlines()[-3:-1])
-    assert first == ["a", "2", "0.600", "0.150", "2"]
-    assert second == ["b", "2", "0.750", "-0.100", "0.200", "+0.000", "3"]
