@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.device import describe_device
@@ -167,21 +167,6 @@ class RunFolder:
         entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
         earlier = read_json(self.environment_file).get("resumed", [])
         self.note(resumed=[*earlier, entry])
-
-    def configuration(self, payload: Mapping[str, Any] | None) -> Config | None:
-        """Return the configuration of the run; None if the run was killed before writing one.
-
-        Args:
-            payload: newest checkpoint; None before the first one.
-
-        Raises:
-            ConfigError: the configuration is invalid.
-        """
-        if payload is None:
-            return load_config(self.config_file) if self.config_file.exists() else None
-        if not isinstance(saved := payload.get("config"), Mapping):
-            raise ConfigError(f"{self.checkpoints}: the checkpoint lacks the key config")
-        return config_from_dict(saved, f"configuration in {self.checkpoints}")
 
     def note(self, **known: Any) -> None:
         """Add entries to `environment.json`; ignore write errors."""

@@ -14,11 +14,11 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device
-from marl_framework.kernels.versions import window_kernels
 from marl_framework.runs.history import state_of
 from marl_framework.training import memory
 from marl_framework.training.base import NumericalError
 from marl_framework.training.memory import GIB
+from marl_framework.training.summary import describe_windows
 from marl_framework.training.trainer import Trainer
 
 Finding = tuple[str, str]
@@ -61,10 +61,7 @@ def gpus() -> Finding:
 
 def kernels(config: Config, device: torch.device) -> Finding:
     """Name the implementation that updates beliefs, and why none is faster here."""
-    finding, lack = window_kernels(config.compute, device)
-    if lack is not None:
-        finding += f", because {lack.reason}" + (f"; fix: {lack.fix}" if lack.fix else "")
-    return finding, ""
+    return describe_windows(config, device), ""
 
 
 def networks(config: Config, device: torch.device) -> Finding:

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import differences, values_by_key
+from marl_framework.config.loading import (
+    config_from_dict,
+    differences,
+    load_config,
+    values_by_key,
+)
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint_store import newest_checkpoint
@@ -69,7 +74,11 @@ def find_run(
             )
         finished = read_json(run.summary_file, "results").get("finished") is True
         initial = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
-        earlier = run.configuration(payload) or config
+        earlier = config
+        if payload is not None:
+            earlier = config_from_dict(payload["config"], f"configuration in {run.checkpoints}")
+        elif run.config_file.exists():  # else killed before writing one
+            earlier = load_config(run.config_file)
         changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])
         _refuse_changes(run.path, changed, allowed)
         new = {key: values_by_key(config)[key] for key in changed}

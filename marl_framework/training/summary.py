@@ -55,9 +55,8 @@ def flown_metrics(
 
 
 def describe_windows(config: Config, device: torch.device) -> str:
-    """Describe, in one line, the window kernels on a GPU and why no faster ones are used."""
-    kernels, lack = window_kernels(config.compute, device)
-    line = f"window kernels: {kernels}"
+    """Name the window kernels, and say why a GPU uses no faster ones, in one line."""
+    line, lack = window_kernels(config.compute, device)
     if lack is None:
         return line
     line += f", which are slower, because {lack.reason}"

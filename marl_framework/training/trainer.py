@@ -135,7 +135,7 @@ class Trainer(RunTrainer):
         """Return lines about kernels (GPU) or convolutions (CPU), and those of the algorithm."""
         own: list[str] = getattr(self.algorithm, "notes", list)()
         if self.device.type == "cuda":
-            return [describe_windows(self.config, self.device), *own]
+            return [f"window kernels: {describe_windows(self.config, self.device)}", *own]
         ways = {name: convolutions(network) for name, network in self.modules.items()}
         if all(layer.way is Way.CONVOLUTION for layers in ways.values() for layer in layers):
             return own
