@@ -5,7 +5,6 @@ import re
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -169,29 +168,6 @@ BAD = [
 def test_bad_input_is_one_clear_line(arguments, named, train, tmp_path, refused):
     assert named in refused(train, "t", *arguments.split())
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "content", [np.full((200, 200), np.nan), np.zeros((20, 20)), np.zeros((4, 90, 90))]
-)
-def test_a_bad_raster_is_one_clear_line(content, train, tmp_path, refused):
-    np.save(tmp_path / "map.npy", content)
-    sets = ("kinds=[raster]", f"raster.path={tmp_path / 'map.npy'}", "raster.resolution=1.0")
-    given = [part for text in sets for part in ("--set", f"sensor.simulation.{text}")]
-    assert "map." in refused(train, "t", *given)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_bad_params_file_is_one_clear_line(train, tmp_path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.yaml").write_text("a: [1")
-    assert "bad.yaml" in refused(train, "t", "--config", "bad.yaml")
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
-
-
-def test_runs_cannot_go_into_a_file(train, tmp_path, refused):
-    (tmp_path / "runs").write_text("")
-    assert "logging.directory" in refused(train, "t")
 
 
 @pytest.mark.parametrize("spelling", ["--update_interval", "--update-interval"])

@@ -68,13 +68,6 @@ def batch(size=16, actions=5):
     return values, pi
 
 
-def test_the_policy_weighted_advantage_is_zero():
-    values, pi = batch()
-    every = [counterfactual_advantage(values, pi, torch.full((16,), a)) for a in range(5)]
-    weighted = (pi * torch.stack(every, dim=1)).sum(1)
-    torch.testing.assert_close(weighted, torch.zeros(16), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("returns", [None, torch.linspace(-1, 1, 16)])
 def test_the_advantage_is_q_or_the_return_minus_v(returns):
     values, pi = batch()

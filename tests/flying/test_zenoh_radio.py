@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -14,11 +13,11 @@ import pytest
 from marl_framework.config.errors import ConfigError
 from marl_framework.flying.messages import Envelope, Plan, Position, Reading, decode, encode
 from marl_framework.flying.zenoh_radio import ZenohRadio
-from tests.flying.processes import free_port
+from tests.flying.processes import PATIENCE, free_port, wait_for
 from tests.flying.relay import Relay
 
 pytest.importorskip("zenoh")
-MISSION, PATIENCE = 7, 30.0
+MISSION = 7
 Join = Callable[..., ZenohRadio]
 
 
@@ -40,13 +39,6 @@ def join() -> Iterator[Join]:
             return radio
 
         yield open_radio
-
-
-def wait_for(ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.005)
 
 
 def messages(uav: int, moves: int, mission: int = MISSION) -> list[bytes]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -147,33 +146,6 @@ def _while_locked(command: Sequence[str], at: Path) -> Ended:
         lock.release()
 
 
-# Rasters --------------------------------------------------------------------------------------
-
-RASTERS: Mapping[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "nan": lambda path: np.save(path, np.full((200, 200), np.nan)),
-    "texts": lambda path: np.save(path, np.full((200, 200), "x")),
-    "objects": lambda path: np.save(path, np.array([[Executable()]], object), allow_pickle=True),
-    "a lie about its size": lambda path: path.write_bytes(
-        b"\x93NUMPY\x01\x00\x76\x00"
-        + b"{'descr': '<f8', 'fortran_order': False, 'shape': (999999, 999999), }".ljust(117)
-        + b"\n"
-    ),
-    "a folder": lambda path: path.mkdir(),
-    "a loop of links": lambda path: path.symlink_to(path),
-}
-
-
-def rasters() -> Iterator[Case]:
-    """Invalid maps."""
-    settings = ("kinds=[raster]", "raster.path=map.npy", "raster.resolution=1.0")
-    sets = [part for text in settings for part in ("--set", f"sensor.simulation.{text}")]
-    for name, make in RASTERS.items():
-        prepare = partial(lambda at, whole, make: make(at / "map.npy"), make=make)
-        command = ("main", *TEST, *sets, "--run-name", "t")
-        yield Case(f"raster: {name}", command, named="map.npy", prepare=prepare)
-
-
 # Disks ----------------------------------------------------------------------------------------
 
 IN_NAMESPACE = ("unshare", "--map-root-user", "--mount")
@@ -286,5 +258,5 @@ def processes() -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     """Return all cases."""
-    groups = (checkpoints, run_folders, rasters, disks, processes)
+    groups = (checkpoints, run_folders, disks, processes)
     return [case for group in groups for case in group()]

@@ -184,24 +184,6 @@ def test_a_validation_reads_nothing_back() -> None:
 # What a GPU does not allow --------------------------------------------------------------------
 
 
-BREAKS: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception]]] = {
-    "a map of the CPU": (lambda maps: maps + torch.ones(maps.shape[-2:]), MixedDevicesError),
-    "a look": (lambda maps: maps if float(maps.sum()) > -1e9 else maps * 2, HostReadError),
-    "a mask": (lambda maps: maps + maps[maps > 0].sum(), HostReadError),
-    "by the host": (lambda maps: maps.cpu().to(GPU), HostReadError),
-}
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_broken_observations_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    (breaks, error), real = BREAKS[name], ObservationBuilder.actor
-    monkeypatch.setattr(ObservationBuilder, "actor", lambda *given: breaks(real(*given)))
-    with pretend_gpu(PretendGpu()):
-        trainer = Trainer(small("compute.compile=false"), GPU)
-        with pytest.raises(error):
-            trainer.collector.collect(trainer.algorithm.act, 0.1)
-
-
 READS: dict[str, Callable[[Tensor], Any]] = {
     "item": Tensor.item,
     "tolist": Tensor.tolist,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,6 @@ from tests.training.steps import at_step
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-@pytest.fixture
-def _restored() -> Iterator[None]:
-    """Restore what warnings did before the test; nohup ignores them."""
-    before = {number: signal.getsignal(number) for number in WARNINGS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("number", WARNINGS)
 def test_a_warning_may_come_often_and_before_the_urgent_signal(number: signal.Signals) -> None:
     signal.signal(number, signal.SIG_DFL)

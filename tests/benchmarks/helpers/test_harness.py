@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from benchmarks.helpers import harness, processes
 from tests.benchmarks.helpers.waiting import wait_and_repeat
-from tests.benchmarks.running import read_strict
 
 
 @pytest.mark.parametrize(
@@ -87,14 +85,3 @@ def test_commands_name_no_folder_of_this_machine():
     given = ["-m", "a.b", "--out", "/data/x/r.json", "--runs=/data/a,/data/b", "1/2", "p/q"]
     kept = ["-m", "a.b", "--out", "r.json", "--runs=a,b", "1/2", "p/q"]
     assert harness.without_folders(given) == kept
-
-
-def test_json_is_strict(tmp_path):
-    path = tmp_path / "a.json"
-    harness.write_json(path, "suite", {"rows": [{"a": math.nan, "b": math.inf, "c": (1, 2.5)}]})
-    assert read_strict(path) == {
-        "schema": harness.SCHEMA,
-        "suite": "suite",
-        "rows": [{"a": None, "b": "inf", "c": [1, 2.5]}],
-    }
-    assert list(tmp_path.iterdir()) == [path]

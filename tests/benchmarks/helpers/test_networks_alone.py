@@ -7,21 +7,11 @@ import torch
 
 from benchmarks.helpers import networks_alone
 from benchmarks.helpers.harness import CPU
-from benchmarks.helpers.networks_alone import (
-    NetworkCalls,
-    NetworksAlone,
-    flops_of,
-    product_seconds,
-)
+from benchmarks.helpers.networks_alone import NetworkCalls, NetworksAlone
 from marl_framework.config.loading import load_config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
 from tests.benchmarks.running import FLOAT32
-
-
-def test_operations_of_a_product_are_counted():
-    a, b = torch.ones(3, 4), torch.ones(4, 5)
-    assert flops_of(lambda: a @ b) == 2 * 3 * 4 * 5
 
 
 @pytest.mark.parametrize(
@@ -84,7 +74,3 @@ def test_products_are_those_of_the_layers(config, monkeypatch):
     assert made[0] == (rows * 49, sizes.actor_channels * 25, 8)
     assert len(made) == 2 * 5 * 3
     assert rate == sum(2 * m * k * n for m, k, n in made) / len(made)
-
-
-def test_a_product_is_timed():
-    assert product_seconds(4, 3, 2, torch.float32, CPU) > 0

@@ -33,14 +33,6 @@ def test_scaling_writes_exponents_of_its_rows_and_a_figure(tmp_path, capsys):
     assert all(axis["label"] in capsys.readouterr().out for axis in found["axes"][-1:])
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.7, 2.0])
-def test_exponent_of_the_larger_half(exponent):
-    sizes = [1, 2, 4, 8, 16, 32]
-    grown = [5.0, 5.0, *(1e-3 * size**exponent for size in sizes[2:])]
-    assert scaling.fit_exponent(sizes, grown) == pytest.approx(exponent)
-    assert scaling.fit_exponent(sizes[-2:], grown[-2:]) == pytest.approx(exponent)
-
-
 def test_every_size_fits_the_paper():
     config = load_config("params.yaml")
     for axis in scaling.AXES:

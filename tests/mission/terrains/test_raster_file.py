@@ -104,6 +104,8 @@ def _file(folder: Path, name: str, content: Any) -> str:
 
 
 HEAT = {"heat": MAP}
+SHAPE = b"{'descr': '<f8', 'fortran_order': False, 'shape': (999999, 999999), }"
+HUGE = b"\x93NUMPY\x01\x00\x76\x00" + SHAPE.ljust(117) + b"\n"
 BAD_FILES = [
     ("none.png", None, {}, "path"),
     ("map.jpg", b"x", {}, "path"),
@@ -124,9 +126,10 @@ BAD_FILES = [
     ("hollow.npy", np.zeros((0, 5)), {}, r"path: .*\(0, 5\)"),
     ("complex.npy", MAP * 1j, {}, "path: .*complex64"),
     ("words.npy", np.array([["a", "b"]]), {}, "path: .*U1"),
-    ("objects.npy", np.array([[1, {}]], object), {}, "path"),
+    ("objects.npy", np.array([[1, {}]], object), {}, "path: .*allow_pickle=False"),
+    ("huge.npy", HUGE, {}, "path"),
     ("flat.npz", {"a": np.arange(3.0)}, {}, "path: .* a$"),
-    ("objects.npz", {"a": np.array([[1, {}]], object)}, {"key": "a"}, "path"),
+    ("objects.npz", {"a": np.array([[1, {}]], object)}, {"key": "a"}, "path: .*allow_pickle=False"),
     ("map.npz", HEAT, {"key": "heta"}, "key: .*'heta'.* heat$"),
     ("map.npy", MAP, {"key": "heat"}, "key"),
     ("map.npz", HEAT, {"resolution": None}, "resolution"),
@@ -151,7 +154,8 @@ def test_bad_files_give_one_line_that_names_file_and_key(
 
 def test_folders_and_missing_sample_data_are_no_files(tmp_path) -> None:
     (tmp_path / "map.png").mkdir()
-    for path in (tmp_path / "map.png", "matplotlib:nothing.npz", "matplotlib:"):
+    (loop := tmp_path / "loop.npy").symlink_to(loop)
+    for path in (tmp_path / "map.png", loop, "matplotlib:nothing.npz", "matplotlib:"):
         with pytest.raises(ConfigError, match=r"raster\.path: "):
             read_raster(settings(path))
 
