@@ -290,7 +290,7 @@ def _layers(results: Any) -> str:
 def _planners(results: Any) -> str:
     rows = [row for row in results["rows"] if row["planner"] == "search"]
     return "search: " + ", ".join(
-        f"{1e3 * row['seconds_move']:,.2f} ms a move of {row['missions']} missions at once"
+        f"{1e3 * row['seconds_move']:,.2f} ms a move of a mission, {row['missions']} at once"
         for row in rows
     )
 
