@@ -76,7 +76,9 @@ def find_run(
         initial = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
         earlier = config
         if payload is not None:
-            earlier = config_from_dict(payload["config"], f"configuration in {run.checkpoints}")
+            if not isinstance(saved := payload.get("config"), Mapping):
+                raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
+            earlier = config_from_dict(saved, f"configuration in {run.checkpoints}")
         elif run.config_file.exists():  # else killed before writing one
             earlier = load_config(run.config_file)
         changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])

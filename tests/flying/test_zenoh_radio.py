@@ -13,11 +13,11 @@ import pytest
 from marl_framework.config.errors import ConfigError
 from marl_framework.flying.messages import Envelope, Plan, Position, Reading, decode, encode
 from marl_framework.flying.zenoh_radio import ZenohRadio
-from tests.flying.processes import PATIENCE, free_port, wait_for
+from tests.flying.processes import free_port, wait_for
 from tests.flying.relay import Relay
 
 pytest.importorskip("zenoh")
-MISSION = 7
+MISSION, PATIENCE = 7, 30.0
 Join = Callable[..., ZenohRadio]
 
 

@@ -95,9 +95,8 @@ def test_runs_at_once_share_the_cores() -> None:
     assert series.text.count(f"done: {share}, {share}\n") == 3
 
 
-@pytest.mark.parametrize(
-    ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGUSR1, "2")]
-)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_all_after_their_steps(number: signal.Signals, jobs: str) -> None:
     with Started(jobs, "a=hears", "b=hears", "c=done") as series:
         series.until(int(jobs))
