@@ -275,10 +275,9 @@ def transformations(results: Json) -> str:
 
     def line(agents: int) -> tuple[str, ...]:
         spent = (1e6 * rows[agents, name]["seconds_per_observation"] for name in backends)
-        times = (f"{time:,.0f}" if time >= 10 else f"{time:.2g}" for time in spent)
-        keys = ("speedup", "speedup_windowed")
-        faster = (float(f"{rows[agents, ours][key]:.2g}") for key in keys)
-        return f"{agents:,}", *times, *(f"{x:,.0f}" if x >= 10 else f"{x:.1f}" for x in faster)
+        faster = (rows[agents, ours][key] for key in ("speedup", "speedup_windowed"))
+        cells = (f"{x:,.0f}" if x >= 10 else f"{x:#.2g}" for x in (*spent, *faster))
+        return f"{agents:,}", *cells
 
     names = [name.replace("kornia cpu one", "on one") for name in backends]
     return markdown(

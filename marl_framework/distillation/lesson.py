@@ -93,7 +93,9 @@ class Lesson(MissionTask):
         teacher = settings.teachers[name]
         self._team = find_team(teacher, config.logging.directory, name)
         trained = None if self._team is None else self._team.config()
-        areas = _configure_mission(config, name, trained).areas
+        changes = settings.tasks.get(name, {})
+        task = with_changes(config, changes, f"{TASKS}.{name}")
+        areas = _configure_mission(config, name, task, trained).areas
         self.number_of_areas, flown = len(areas), areas[area]
         self._config = flown
         if len(areas) > 1:
@@ -105,8 +107,6 @@ class Lesson(MissionTask):
             check_lattice(flown, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # the missions must track uncertainty
                 flown = with_changes(flown, {"observation": {"uncertainty": True}}, f"task {name}")
-        changes = settings.tasks.get(name, {})
-        task = with_changes(config, changes, f"{TASKS}.{name}")  # may fly other numbers of missions
         missions = -(-task.distillation.missions // len(areas))
         environment = MissionEnvironment(flown, missions, device, "training", rank=number)
         super().__init__(environment)
@@ -224,11 +224,10 @@ def make_lessons(config: Config, device: torch.device) -> list[Lesson]:
     return lessons
 
 
-def _configure_mission(config: Config, name: str, trained: Config | None) -> Config:
+def _configure_mission(config: Config, name: str, task: Config, trained: Config | None) -> Config:
     """Return the student's configuration with the mission of the task, or else of the teacher."""
     tasks = config.distillation.tasks
     if name in tasks:
-        task = with_changes(config, tasks[name], f"{TASKS}.{name}")
         return with_mission(config, task, name)
     if trained is not None:
         return with_mission(config, trained, name)
