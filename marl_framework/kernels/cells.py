@@ -16,6 +16,8 @@ PROBABILITY_FLOOR = 1e-4
 """Floor ε: beliefs are clamped to [ε, 1 - ε] before an update or a logarithm."""
 INTEREST_ABOVE, NO_INTEREST_BELOW = 0.501, 0.499
 """Beliefs between these limits get weight 0.5; contradicting readings give 0.5 up to rounding."""
+PARTS = 16
+"""Number of parts that one program of `sum_parts` sums."""
 
 
 def bayes_update(belief: Tensor, readings: Tensor, odds: Tensor, prior: float = 0.5) -> Tensor:
@@ -134,9 +136,10 @@ def sum_parts(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
     """See `part_sums`; maps are [M, R, C]."""
     check_contiguous(maps)
     sums = _empty(maps, row_ends, col_ends)
-    programs, sizes = (len(maps) * len(row_ends),), (*maps.shape[1:], *sums.shape[2:])
-    # One warp per row of parts, so that sums need no barrier.
-    launch("cells.sum_parts", programs, maps, row_ends, col_ends, sums, *sizes, num_warps=1)
+    programs = len(maps) * len(row_ends) * -(-len(col_ends) // PARTS)
+    sizes = *maps.shape[1:], *sums.shape[2:]
+    # One warp each, so that sums need no barrier.
+    launch("cells.sum_parts", (programs,), maps, row_ends, col_ends, sums, *sizes, num_warps=1)
     return sums
 
 

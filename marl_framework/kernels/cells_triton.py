@@ -5,11 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from marl_framework.kernels.cells import INTEREST_ABOVE, NO_INTEREST_BELOW, PROBABILITY_FLOOR
+from marl_framework.kernels.cells import (
+    INTEREST_ABOVE,
+    NO_INTEREST_BELOW,
+    PARTS,
+    PROBABILITY_FLOOR,
+)
 
 # Use the GPU's fast logarithm and reciprocal (error 2^-22); the interpreter has none.
 _FAST = tl.constexpr(not triton.knobs.runtime.interpret)
-_BLOCK = tl.constexpr(16)
+# One warp, and tiles as small as parts: five times as fast on an H200 as 16 x 16 cells a part.
+_ROWS, _COLUMNS, _PARTS = tl.constexpr(2), tl.constexpr(16), tl.constexpr(PARTS)
 _LOW = tl.constexpr(PROBABILITY_FLOOR)
 _HIGH = tl.constexpr(1 - PROBABILITY_FLOOR)
 _INTEREST = tl.constexpr(INTEREST_ABOVE)
@@ -83,28 +89,43 @@ def pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
 
 @triton.jit
 def sum_parts(beliefs, row_ends, col_ends, sums, R, C, P, Q):
-    """Write the sums for one row of parts of one map."""
-    i = tl.program_id(0) % P
-    index = (tl.program_id(0) // P).to(tl.int64)
+    """Write the sums of `_PARTS` parts, in one row of parts of one map."""
+    groups = tl.cdiv(Q, _PARTS)
+    group, i = tl.program_id(0) % groups, tl.program_id(0) // groups % P
+    index = (tl.program_id(0) // groups // P).to(tl.int64)
     first = tl.load(row_ends + i - 1, mask=i > 0, other=0).to(tl.int32)
     last = tl.load(row_ends + i).to(tl.int32)
-    belief, out = beliefs + index * R * C, sums + index * 3 * P * Q + i * Q
-    begin = 0
-    for q in range(Q):
-        end = tl.load(col_ends + q).to(tl.int32)
-        blank = tl.zeros([_BLOCK, _BLOCK], tl.float32)
-        believed, unsure, both = blank, blank, blank
-        for r0 in range(first, last, _BLOCK):
-            rows = r0 + tl.arange(0, _BLOCK)[:, None]
-            for c0 in range(begin, end, _BLOCK):
-                cols = c0 + tl.arange(0, _BLOCK)[None, :]
-                inside = (rows < last) & (cols < end)
-                p = tl.load(belief + (rows * C + cols), mask=inside, other=0.0)
-                h = tl.where(inside, entropy(clamp(p)), 0.0)
-                believed += p
-                unsure += h
-                both += p * h
-        tl.store(out + q, tl.sum(tl.sum(believed, 1), 0))
-        tl.store(out + P * Q + q, tl.sum(tl.sum(unsure, 1), 0))
-        tl.store(out + 2 * P * Q + q, tl.sum(tl.sum(both, 1), 0))
-        begin = end
+    q = group * _PARTS + tl.arange(0, _PARTS)
+    begin = tl.load(col_ends + q - 1, mask=(q > 0) & (q < Q), other=0).to(tl.int32)
+    end = tl.load(col_ends + q, mask=q < Q, other=0).to(tl.int32)
+    leftmost = tl.load(col_ends + group * _PARTS - 1, mask=group > 0, other=0).to(tl.int32)
+    rightmost = tl.load(col_ends + tl.minimum(group * _PARTS + _PARTS, Q) - 1).to(tl.int32)
+    belief = beliefs + index * R * C
+    believed = tl.zeros([_PARTS], tl.float32)
+    unsure, both = believed, believed
+    for c0 in range(leftmost, rightmost, _COLUMNS):
+        cols = c0 + tl.arange(0, _COLUMNS)
+        blank = tl.zeros([_ROWS, _COLUMNS], tl.float32)
+        cells, cells_unsure, cells_both = blank, blank, blank
+        for r0 in range(first, last, _ROWS):
+            rows = r0 + tl.arange(0, _ROWS)
+            inside = (rows < last)[:, None] & (cols < rightmost)[None, :]
+            p = tl.load(belief + (rows[:, None] * C + cols[None, :]), mask=inside, other=0.0)
+            h = tl.where(inside, entropy(clamp(p)), 0.0)
+            cells += p
+            cells_unsure += h
+            cells_both += p * h
+        member = (cols[:, None] >= begin[None, :]) & (cols[:, None] < end[None, :])
+        believed += _sum_members(cells, member)
+        unsure += _sum_members(cells_unsure, member)
+        both += _sum_members(cells_both, member)
+    out = sums + index * 3 * P * Q + i * Q + q
+    tl.store(out, believed, mask=q < Q)
+    tl.store(out + P * Q, unsure, mask=q < Q)
+    tl.store(out + 2 * P * Q, both, mask=q < Q)
+
+
+@triton.jit
+def _sum_members(cells, member):
+    """Sum cells [rows, columns] by part; `member` [columns, parts] says which columns count."""
+    return tl.sum(tl.where(member, tl.sum(cells, 0)[:, None], 0.0), 0)

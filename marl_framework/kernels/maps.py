@@ -20,6 +20,8 @@ from marl_framework.kernels.versions import block, check_contiguous, launch
 
 MOST_COLUMNS = 128
 """Largest number of lattice columns that the kernels support."""
+MOST_FOOTPRINTS = 31
+"""Largest number of UAVs whose footprints the kernels draw; more edges fit no registers."""
 ROWS, CELLS = 16, 128
 """Lattice rows (drawn maps) and cells (turned maps) that one program handles."""
 

@@ -91,7 +91,7 @@ class ObservationBuilder:
         """
         scene, rows = Scene(self._world, state), self._actor
         planes = [self.heard_uavs(state)] if self._heard else []
-        if self._window is not None or not self._in_kernel(rows):
+        if self._window is not None or not self._use_kernel(rows):
             maps = torch.cat([*planes, *self._draw(scene, rows, self._draw_in_actor_kernel)], dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(planes) * self._world.n_agents + len(rows), out)
@@ -141,7 +141,7 @@ class ObservationBuilder:
         scene, rows = Scene(self._world, state, actions), self._critic_only
         if not rows:
             return self._output(state, 0, out)
-        if self._window is not None or not self._in_kernel(rows):
+        if self._window is not None or not self._use_kernel(rows):
             maps = torch.cat(self._draw(scene, rows, self._draw_in_critic_kernel), dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(rows), out)
@@ -159,7 +159,7 @@ class ObservationBuilder:
             return _draw_stacks(scene, rows)
 
         def draw_on_lattice(rows: Sequence[Channel]) -> Sequence[Tensor]:
-            if not self._in_kernel(rows):
+            if not self._use_kernel(rows):
                 return [row.draw(scene) for row in rows]
             lead, device = scene.state.positions.shape[:2], scene.state.positions.device
             maps = torch.empty(*lead, len(rows), *self._world.shape, device=device)
@@ -171,12 +171,12 @@ class ObservationBuilder:
 
     def _draw_in_actor_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
         """Draw channels of the actor into `out`, [E, N, channels, X, Y]."""
-        _draw_others(scene, rows, out)
+        self._draw_others(scene, rows, out)
         camera = self._world.camera
         kernel.draw_actor_maps(
             [getattr(scene.state, name) for name in kernel.ActorInputs._fields],
             [camera.box_table, *camera.cover_tables, camera.shift],
-            list(kernel.ActorPlaces(**_kernel_slots(rows))),
+            list(kernel.ActorPlaces(**self._slots(rows))),
             list(camera.shape),
             self._world.has_inactive,
             out,
@@ -184,13 +184,13 @@ class ObservationBuilder:
 
     def _draw_in_critic_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
         """Draw channels that only the critic sees into `out`, [E, N, channels, X, Y]."""
-        _draw_others(scene, rows, out)
+        self._draw_others(scene, rows, out)
         state, actions = scene.state, scene.actions
         pooled = state.pooled_global, state.pooled_global_uncertainty
         kernel.draw_critic_maps(
             [state.positions, actions, *pooled, state.active],
             self._world.camera.box_table,
-            list(kernel.CriticPlaces(**_kernel_slots(rows))),
+            list(kernel.CriticPlaces(**self._slots(rows))),
             list(self._world.camera.shape),
             self._world.has_inactive,
             self._world.lattice.num_actions,
@@ -212,8 +212,24 @@ class ObservationBuilder:
             maps.append(shown.squeeze(1))
         return torch.cat(maps, dim=1)
 
-    def _in_kernel(self, rows: Sequence[Channel]) -> bool:
-        return self.uses_kernels and any(row.in_kernel for row in rows)
+    def _use_kernel(self, rows: Sequence[Channel]) -> bool:
+        return self.uses_kernels and bool(self._slots(rows))
+
+    def _slots(self, rows: Sequence[Channel]) -> dict[str, int]:
+        """Return the index of each channel that the kernels draw."""
+        slots = {row.name: k for k, row in enumerate(rows) if row.in_kernel}
+        if self._world.n_agents > kernel.MOST_FOOTPRINTS:
+            return {name: k for name, k in slots.items() if not name.endswith("footprint")}
+        return slots
+
+    def _draw_others(self, scene: Scene, rows: Sequence[Channel], maps: Tensor) -> None:
+        """Write the channels that the kernels do not draw into `maps`."""
+        slots = self._slots(rows)
+        others = {k: row for k, row in enumerate(rows) if row.name not in slots}
+        if others:
+            stacks = _draw_stacks(scene, list(others.values()))
+            for k, plane in zip(others, torch.cat(stacks, dim=2).unbind(2), strict=True):
+                maps[:, :, k] = plane
 
     def _output(self, state: Seen, channels: int, out: Tensor | None) -> Tensor:
         """Return `out`, or allocate maps for all UAVs if it is None."""
@@ -246,16 +262,3 @@ def _draw_stacks(scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
         planar, beyond = scene.state.positions[..., :2], [row.beyond for row in centred]
         stacks.append(centre_on(stacked, planar, beyond))
     return stacks
-
-
-def _kernel_slots(rows: Sequence[Channel]) -> dict[str, int]:
-    return {row.name: k for k, row in enumerate(rows) if row.in_kernel}
-
-
-def _draw_others(scene: Scene, rows: Sequence[Channel], maps: Tensor) -> None:
-    """Write the channels that the kernels do not draw into `maps`."""
-    others = {k: row for k, row in enumerate(rows) if not row.in_kernel}
-    if others:
-        stacks = _draw_stacks(scene, list(others.values()))
-        for k, plane in zip(others, torch.cat(stacks, dim=2).unbind(2), strict=True):
-            maps[:, :, k] = plane

@@ -44,9 +44,9 @@ class MapPrediction:
     def predict(self, features: Features) -> Tensor:
         """Predict the entropy in the region of interest, [..., X, Y]."""
         lead, device = features.coarse.shape[:-3], features.coarse.device
-        # On a CPU the convolutions are a quarter faster with channels last.
-        order = torch.channels_last if device.type == "cpu" else torch.preserve_format
-        maps = [each.flatten(0, len(lead) - 1).to(memory_format=order) for each in features]
+        # With channels last the convolutions are a quarter faster, on CPU and GPU.
+        maps = [each.flatten(0, len(lead) - 1) for each in features]
+        maps = [each.to(memory_format=torch.channels_last) for each in maps]
         with autocast(device, resolve_precision(self._precision, device)):
             if device.type == "cpu" and not torch.compiler.is_exporting():
                 # Chunks are a fifth faster, and take less memory.

@@ -47,6 +47,7 @@ WORLDS: list[dict[str, Any]] = [
     {"agents": 8, "observation": ALL, "dims": (10.0, 15.0)},  # more than 16 strips
     {"agents": (1, 3), "observation": MIXED, "dims": (30.0, 20.0), "uav": {"crash_rate": 0.1}},
     {"agents": 3, "observation": ALL | WINDOW, "dims": (40.0, 20.0)},
+    {"agents": 32, "observation": ALL, "dims": (30.0, 25.0)},  # more footprints than kernels draw
 ]
 
 
@@ -95,6 +96,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=2, seed=2)
 @example(index=3, seed=3)
 @example(index=4, seed=4)
+@example(index=5, seed=5)
 @example(index=3, seed=8)  # a UAV heard before it crashed would change a footprint
 @settings(max_examples=1, suppress_health_check=QUIET, deadline=None)
 def test_maps_are_those_of_plain_operators(index: int, seed: int) -> None:
@@ -150,7 +152,8 @@ def test_memory_in_another_order_is_refused() -> None:
     maps=st.integers(1, 3),
     seed=st.integers(0, 2**30),
 )
-@example(ends=([33], [33, 33, 40]), maps=2, seed=0)  # more than two tiles; nothing in the second
+@example(ends=([33], [33, 33, 40]), maps=2, seed=0)  # several tiles; nothing in the second part
+@example(ends=([2, 3], [*range(1, 36, 2)]), maps=2, seed=0)  # the parts of two programs
 @settings(max_examples=5, suppress_health_check=QUIET, deadline=None)
 def test_sums_over_parts_are_those_of_the_loops(
     ends: tuple[list[int], list[int]], maps: int, seed: int

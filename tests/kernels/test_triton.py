@@ -131,7 +131,10 @@ def test_window_kernels_compile_without_atomics(
 
 @pytest.mark.usefixtures("_compiling")
 @pytest.mark.parametrize("launches", [of_a_choice, of_predictions, of_an_update])
-@pytest.mark.parametrize(("teams", "architectures"), [("4", ENDS), *in_soak(("[2, 4]", ENDS[:1]))])
+@pytest.mark.parametrize(
+    ("teams", "architectures"),
+    [("4", ENDS), ("32", ENDS[:1]), *in_soak(("[2, 4]", ENDS[:1]))],
+)
 def test_other_kernels_compile_without_atomics(
     launches: Callable[[Config], list[Launch]], teams: str, architectures: tuple[int, ...]
 ) -> None:
