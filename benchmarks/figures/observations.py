@@ -37,7 +37,7 @@ from marl_framework.config.learning import (
 )
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import footprint_masks
+from marl_framework.evaluation.flight import cells_in_view
 from marl_framework.kernels.cells import area_pool, area_weights
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -277,7 +277,7 @@ def _draw_square(axes: Axes, scene: Scene) -> Any:
 
 
 def _draw_footprints(axes: Axes, scene: Scene) -> Any:
-    masks = footprint_masks(scene.footprints, scene.config.geometry.map_shape)
+    masks = cells_in_view(scene.footprints.unsqueeze(1), scene.config.geometry.map_shape)
     heard = scene.state.heard[0, scene.uav].clone()
     heard[scene.uav] = False
     values = torch.full(masks.shape[1:], 0.5)
@@ -287,7 +287,7 @@ def _draw_footprints(axes: Axes, scene: Scene) -> Any:
 
 
 def _draw_all_footprints(axes: Axes, scene: Scene) -> Any:
-    seen = footprint_masks(scene.footprints, scene.config.geometry.map_shape).any(0)
+    seen = cells_in_view(scene.footprints, scene.config.geometry.map_shape)
     return _draw_cells(axes, scene, np.where(seen.numpy(), 1.0, 0.5), "all footprints")
 
 

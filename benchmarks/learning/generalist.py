@@ -106,7 +106,8 @@ def measure(job: Job) -> dict[str, Any]:
                 missions = config if team is None else with_team(config, team)
                 batch = batch_size(missions, options.missions)
                 env = MissionEnvironment(missions, batch, job.device, "test")
-                records.append(evaluate(env, make_planner(policy, env, team), **flown))
+                planner = make_planner(policy, env, team)
+                records.append(evaluate(env, planner, **flown, curves=False))
             run["seconds"][policy] = time.perf_counter() - start
             finals[policy] = {
                 metric: torch.stack([record.metrics[metric][:, -1].double() for record in records])

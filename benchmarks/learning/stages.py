@@ -76,7 +76,8 @@ def measure(job: Job) -> dict[str, Any]:
         teams = {} if team is None else {name: team}
         ready = comparison.prepare(mission, job.device, [name], missions, seed, teams=teams)
         env, planner = ready.environments[name], ready.planners[name]
-        cache.add(**flight, finals=finals(evaluate(env, planner, missions, seed, keep_maps=0)))
+        record = evaluate(env, planner, missions, seed, keep_maps=0, curves=False)
+        cache.add(**flight, finals=finals(record))
     return cache.results
 
 

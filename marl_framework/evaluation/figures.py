@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import FlightRecord, footprint_masks
+from marl_framework.evaluation.flight import FlightRecord, cells_in_view
 from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.evaluation.statistics import standard_error
 
@@ -155,7 +155,7 @@ def draw_terrain(axes: Axes, record: FlightRecord) -> None:
     truth, footprints = record.truth[0], record.footprints[0]
     rows, cols = truth.shape
     image = draw_map(axes, truth, record.config, TERRAIN_COLOURS)
-    unseen = ~footprint_masks(footprints.flatten(0, 1), (rows, cols)).any(dim=0)
+    unseen = ~cells_in_view(footprints.flatten(0, 1), (rows, cols))
     if record.inside is not None:
         unseen &= record.inside[0]
     overlay = np.zeros((cols, rows, 4))

@@ -39,7 +39,8 @@ class FlightRecord:
     config: Config
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
-    `rmse`, `wrmse`, `mll`, `wmll`, `ece`, `brier` (see `map_metrics`) and `coverage`."""
+    `rmse`, `wrmse`, `mll`, `wmll`, `ece`, `brier` (see `map_metrics`) and `coverage`. Without
+    curves only after the last round, [E, 1]."""
     episode_return: Tensor
     """Undiscounted return, [E] float32."""
     absolute_return: Tensor
@@ -61,7 +62,8 @@ class FlightRecord:
     belief: Tensor
     """Final global belief of the first M missions, [M, R, C]."""
     film: Tensor
-    """Global belief of the first M missions after each round, [M, T + 2, R, C] float16."""
+    """Global belief of the first M missions after each round, [M, T + 2, R, C] float16; without
+    curves only after the last."""
     missions_per_batch: int
     """Number of missions flown at once."""
     planning_seconds: list[float]
@@ -150,7 +152,8 @@ class FlightLog:
     """Collects what a `FlightRecord` holds, reading by reading, on the device.
 
     `start` has the draws for the start of the E missions, `state` the missions at their start. Maps
-    of `keep_maps` missions are recorded; None for all.
+    of `keep_maps` missions are recorded; None for all. Without `curves`, metrics are only those
+    after the last reading, which saves most of their time.
     """
 
     def __init__(
@@ -159,8 +162,10 @@ class FlightLog:
         start: ResetDraws,
         state: MissionState,
         keep_maps: int | None = None,
+        curves: bool = True,
     ) -> None:
         self._env, self._truth, self._kept = env, state.truth, keep_maps
+        self._curves = curves
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
         self._places: list[Tensor] = []
@@ -171,7 +176,8 @@ class FlightLog:
         self._film: list[Tensor] = []
         self._rounds: list[dict[str, Tensor]] = []
         blank = torch.full_like(state.global_belief, env.config.mapping.prior)
-        self._add_belief(blank if self._inside is None else blank * self._inside)
+        if curves:
+            self._add_belief(blank if self._inside is None else blank * self._inside)
 
     def add(self, state: MissionState, active: Tensor) -> None:
         """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
@@ -179,13 +185,13 @@ class FlightLog:
         self._actives.append(active)
         self._footprints.append(self._env.camera.team_boxes(state.positions, active)[..., :4])
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
-        for uav, footprints in enumerate(self._footprints[-1].unbind(1)):  # no tensor [E, N, R, C]
-            masks = footprint_masks(footprints, self._env.camera.shape)
-            self._seen |= masks & read[:, uav, None, None]
+        footprints = self._footprints[-1] * read.unsqueeze(-1)  # else empty
+        self._seen |= cells_in_view(footprints, self._env.camera.shape)
         if self._inside is not None:
             self._seen &= self._inside
         self._belief = state.global_belief
-        self._add_belief(state.global_belief)
+        if self._curves:
+            self._add_belief(self._belief)
 
     def _add_belief(self, belief: Tensor) -> None:
         metrics = map_metrics(belief, self._truth, self._seen, self._inside)
@@ -196,6 +202,8 @@ class FlightLog:
         self, planner: str, rewards: Tensor, absolutes: Tensor, seconds: float
     ) -> FlightRecord:
         """Return the record; see `FlightRecord` for returns [E] and planning time per move [s]."""
+        if not self._curves:
+            self._add_belief(self._belief)
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
         positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
@@ -234,8 +242,9 @@ def fly(
     generator: torch.Generator,
     draws: MissionEnvironment | MissionStreams | None = None,
     keep_maps: int | None = None,
+    curves: bool = True,
 ) -> FlightRecord:
-    """Fly the E missions of an environment; record metrics after every round, on the device.
+    """Fly the E missions of an environment; record metrics on the device.
 
     No data is transferred to the host before the last move.
 
@@ -245,10 +254,11 @@ def fly(
         generator: generator for the planner's random choices.
         draws: source of the missions' random draws; None for `env`.
         keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
+        curves: whether to record metrics after every round, or only after the last.
     """
     start = (draws := draws or env).draw_reset()
     state = env.reset(start)
-    timer, log = StageTimer(env.device), FlightLog(env, start, state, keep_maps)
+    timer, log = StageTimer(env.device), FlightLog(env, start, state, keep_maps, curves)
     log.add(state, state.active.clone())
     rewards, absolutes, reward_config = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
@@ -272,14 +282,15 @@ def evaluate(
     split: str = "test",
     keep_maps: int = 1,
     streams: type[MissionStreams] = MissionStreams,
+    curves: bool = True,
 ) -> FlightRecord:
     """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
     The missions depend only on configuration, seed (0 ≤ seed < 2**20), split and device type, and
     on a GPU on whether Triton draws the sensor's bits. The actions of a random planner also depend
     on E. `env` must be an environment of `split`; its generator is not used. `keep_maps` is the
-    number of missions whose ground truth and beliefs are recorded. Raises ValueError for less than
-    1 mission.
+    number of missions whose ground truth and beliefs are recorded; for `curves` see `fly`. Raises
+    ValueError for less than 1 mission.
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
@@ -288,7 +299,7 @@ def evaluate(
     for first in range(0, missions, env.num_envs):
         draws = streams(env, seed, split, first)
         kept = min(max(keep_maps - first, 0), missions - first)
-        batch = fly(env, planner, generator, draws, keep_maps=kept)
+        batch = fly(env, planner, generator, draws, kept, curves)
         records.append(combined([batch], lambda parts: parts[0].cpu()))
     record: FlightRecord = combined(records, lambda parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]
@@ -328,13 +339,13 @@ def warn_without_interest(roi_entropy: Tensor) -> None:
         )
 
 
-def footprint_masks(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a mask of the cells in each footprint, [B, R, C] bool, for maps of `shape` (R, C).
+def cells_in_view(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return the cells in any of N footprints, [..., R, C] bool, for maps of `shape` (R, C).
 
-    Footprints are half-open (row0, row1, col0, col1), [B, 4] int64.
+    Footprints are half-open (row0, row1, col0, col1), [..., N, 4] int64.
     """
     row0, row1, col0, col1 = footprints.unsqueeze(-1).unbind(-2)
     rows, cols = (torch.arange(length, device=footprints.device) for length in shape)
-    in_rows = (rows >= row0) & (rows < row1)
-    in_cols = (cols >= col0) & (cols < col1)
-    return in_rows.unsqueeze(-1) & in_cols.unsqueeze(-2)
+    in_rows = ((rows >= row0) & (rows < row1)).float()
+    in_cols = ((cols >= col0) & (cols < col1)).float()
+    return in_rows.mT @ in_cols > 0  # the product counts footprints

@@ -165,7 +165,9 @@ class Suite:
                 start = time.perf_counter()
                 flight, policy = self._prepare(world, flyer), flyer.policy
                 environment, planner = flight.environments[policy], flight.planners[policy]
-                record = evaluate(environment, planner, self.missions, self.seed, keep_maps=0)
+                record = evaluate(
+                    environment, planner, self.missions, self.seed, keep_maps=0, curves=False
+                )
                 blocks = report.mission_blocks(record)
                 self._file(world).parent.mkdir(exist_ok=True)
                 with folder_guard(self.folder):  # another command may fly the same worlds

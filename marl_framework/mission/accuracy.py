@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from marl_framework.kernels.cells import INTEREST_ABOVE
@@ -33,4 +34,4 @@ def chunks(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def count(cells: Tensor) -> Tensor:
     """Return the number of True cells in masks [..., R, C]."""
-    return cells.count_nonzero(dim=(-2, -1))
+    return cells.sum(dim=(-2, -1), dtype=torch.int32)  # faster than `count_nonzero`

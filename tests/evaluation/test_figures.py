@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageSequence
 
 from marl_framework.evaluation import figures, report
-from marl_framework.evaluation.flight import FlightRecord, evaluate, footprint_masks
+from marl_framework.evaluation.flight import FlightRecord, cells_in_view, evaluate
 from marl_framework.evaluation.statistics import statistics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
@@ -30,14 +30,16 @@ def fly(agents: int = 3, missions: int = 2) -> FlightRecord:
 
 @settings(max_examples=50)
 @given(rows=st.tuples(*[st.integers(0, 9)] * 2), cols=st.tuples(*[st.integers(0, 13)] * 2))
-def test_footprint_masks_are_half_open(rows: tuple[int, int], cols: tuple[int, int]) -> None:
+def test_cells_in_view_are_those_of_half_open_footprints(
+    rows: tuple[int, int], cols: tuple[int, int]
+) -> None:
     (row0, row1), (col0, col1) = sorted(rows), sorted(cols)
     expected = torch.zeros(9, 13, dtype=torch.bool)
     expected[row0:row1, col0:col1] = True
     footprints = torch.tensor([[row0, row1, col0, col1], [2, 5, 3, 4]])
-    masks = footprint_masks(footprints, (9, 13))
-    assert torch.equal(masks[0], expected)
-    assert masks[1].sum() == 3
+    assert torch.equal(cells_in_view(footprints[:1], (9, 13)), expected)
+    expected[2:5, 3:4] = True
+    assert torch.equal(cells_in_view(footprints, (9, 13)), expected)
 
 
 def test_maps_lie_with_x_to_the_right_and_y_up() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
-from marl_framework.evaluation.flight import evaluate, footprint_masks
+from marl_framework.evaluation.flight import cells_in_view, evaluate
 from marl_framework.evaluation.metrics import coverage, map_metrics
 from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.evaluation.outlines import zone_outlines
@@ -289,7 +289,7 @@ def test_metrics_are_those_of_the_cells_inside(tmp_path: Path) -> None:
         belief, truth = (
             maps[e][record.inside[e]].view(1, 1, -1) for maps in (record.belief, record.truth)
         )
-        seen = footprint_masks(record.footprints[e].flatten(0, 1), record.inside[e].shape).any(0)
+        seen = cells_in_view(record.footprints[e].flatten(0, 1), record.inside[e].shape)
         seen = seen[record.inside[e]].view(1, 1, -1)
         expected = map_metrics(belief, truth, seen)
         assert float(record.metrics["coverage"][e, -1]) == pytest.approx(float(coverage(seen)))
