@@ -32,6 +32,7 @@ from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.state import MissionState, StepDraws
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.registry import make_actor
+from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.training.trainer import Trainer
 from tests.small import meta_draws, small_config
 from tests.soaking import in_soak
@@ -304,6 +305,20 @@ def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool)
     )
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("agents", [31, 64])
+def test_maps_of_large_teams_on_a_gpu_are_those_of_plain_operators(agents: int) -> None:
+    area = ["environment.x_dim=100", "environment.y_dim=100"]
+    config = load_config("params_gpu.yaml", [*area, f"experiment.missions.n_agents={agents}"])
+    env = MissionEnvironment(config, 2, GPU)
+    state = env.reset()
+    ours, theirs = (
+        ObservationBuilder(config, env.lattice, env.camera, version).actor(state)
+        for version in (Version.TRITON, Version.PLAIN)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
