@@ -197,14 +197,6 @@ def test_what_is_wrong_with_an_own_part_is_one_line(tmp_path, refused, key, valu
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_reward_of_the_wrong_shape_is_refused_where_it_is_paid() -> None:
-    env = world("split", function=f"{MODULE}.scalar")
-    state = env.reset()
-    actions = random_actions(env, state, env.generator)
-    with pytest.raises(ConfigError, match=r"^experiment\.reward\.function: .*\[8\]"):
-        env.step(state, actions)
-
-
 def test_configurations_never_import_what_they_name() -> None:
     """A checkpoint's configuration is read without running code; only missions load parts."""
     config = small_config(

@@ -318,8 +318,6 @@ class Channel:
 
     draw: Callable[[Scene], Tensor]
     """Function that draws it, [E, N, X, Y], or [E, 1, X, Y] if all UAVs share the map."""
-    seen_by: str
-    """`actor` (actor and critic), or `critic` (critic only)."""
     in_kernel: bool = True
     """Whether the kernels in `kernels.maps` draw it; else plain operators do."""
     turns: Turns = Turns.MAP
@@ -335,42 +333,36 @@ class Channel:
         """Key in the section `observation`."""
         return CENTRED * self.is_centred + self.draw.__name__
 
-    @property
-    def shows(self) -> str:
-        """Description on the page on observations."""
-        line = str(self.draw.__doc__).removeprefix("Draw the ").rstrip(".")
-        return line + ", with the UAV at the centre" * self.is_centred
-
 
 _SEEN = (
-    Channel(budget, "actor", extent=Extent.VALUE),
-    Channel(agent_id, "actor", extent=Extent.VALUE),
-    Channel(team_size, "actor", in_kernel=False, extent=Extent.VALUE),
-    Channel(radio_range, "actor", in_kernel=False, extent=Extent.VALUE),
-    Channel(position, "actor"),
-    Channel(entropy, "actor"),
-    Channel(local_entropy, "actor", extent=Extent.FOOTPRINT),
-    Channel(probability, "actor"),
-    Channel(footprint, "actor"),
-    Channel(uncertainty, "actor"),
-    Channel(predicted, "actor", in_kernel=False),
-    Channel(no_fly, "actor", beyond=1.0),
-    Channel(sector, "actor", in_kernel=False),
-    Channel(area, "actor", in_kernel=False),
-    Channel(places, "actor", in_kernel=False, extent=Extent.POINTS),
-    Channel(team_moves, "actor", in_kernel=False, extent=Extent.VALUE),
-    Channel(team_density, "actor", in_kernel=False, extent=Extent.VALUE),
-    Channel(radio_reach, "actor", in_kernel=False, extent=Extent.VALUE),
+    Channel(budget, extent=Extent.VALUE),
+    Channel(agent_id, extent=Extent.VALUE),
+    Channel(team_size, in_kernel=False, extent=Extent.VALUE),
+    Channel(radio_range, in_kernel=False, extent=Extent.VALUE),
+    Channel(position),
+    Channel(entropy),
+    Channel(local_entropy, extent=Extent.FOOTPRINT),
+    Channel(probability),
+    Channel(footprint),
+    Channel(uncertainty),
+    Channel(predicted, in_kernel=False),
+    Channel(no_fly, beyond=1.0),
+    Channel(sector, in_kernel=False),
+    Channel(area, in_kernel=False),
+    Channel(places, in_kernel=False, extent=Extent.POINTS),
+    Channel(team_moves, in_kernel=False, extent=Extent.VALUE),
+    Channel(team_density, in_kernel=False, extent=Extent.VALUE),
+    Channel(radio_reach, in_kernel=False, extent=Extent.VALUE),
 )
 _CENTRED = {entropy, probability, footprint, uncertainty, predicted, no_fly, sector, area}
 _OF_TEAM = (
-    Channel(global_position, "critic", extent=Extent.POINTS),
-    Channel(global_entropy, "critic"),
-    Channel(global_probability, "critic"),
-    Channel(global_footprint, "critic"),
-    Channel(other_actions, "critic", turns=Turns.ACTIONS),
-    Channel(global_uncertainty, "critic"),
-    Channel(global_predicted, "critic", in_kernel=False),
+    Channel(global_position, extent=Extent.POINTS),
+    Channel(global_entropy),
+    Channel(global_probability),
+    Channel(global_footprint),
+    Channel(other_actions, turns=Turns.ACTIONS),
+    Channel(global_uncertainty),
+    Channel(global_predicted, in_kernel=False),
 )
 _CENTRED_OF_TEAM = (global_position, global_probability, global_uncertainty, other_actions)
 CHANNELS = {
@@ -388,5 +380,5 @@ CHANNELS = {
     )
 }
 """Channels by name, in the order of the networks' inputs."""
-HEARD_POSITIONS = Channel(heard_positions, "actor", in_kernel=False)
+HEARD_POSITIONS = Channel(heard_positions, in_kernel=False)
 """The map that `position` shows, for windows of another size."""
