@@ -84,7 +84,7 @@ _WORKERS = tuple(
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 _TEAMS = ("suite_student_teams",)
-_ROUGH = ("suite_rough_trained", "suite_rough_students")
+_ROUGH = ("suite_rough_generalist", "suite_rough_student")
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{name: Table((file,), _printed) for name, file in _PRINTED.items()},
@@ -152,7 +152,9 @@ TABLES = {
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
     "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
-    "fresh_generalist": Table(("suite_fresh_generalist", "suite_fresh"), suites.fresh_generalist),
+    "fresh_generalist": Table(
+        ("suite_fresh_generalist", "suite_fresh_student"), suites.fresh_generalist
+    ),
 }
 
 

@@ -27,7 +27,7 @@ PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
 def test_the_page_beside_them_names_each() -> None:
     page = (PRETRAINED / "README.md").read_text(encoding="utf-8")
     names = {path.stem for path in PRETRAINED.glob("*.pt")}
-    assert names == {"generalist", "predictor", "rough", "rough_predictor", "student"}
+    assert names == {"generalist", "predictor", "rough_predictor", "student"}
     assert all(f"`pretrained:{name}`" in page for name in names)
 
 
@@ -76,7 +76,7 @@ def test_a_predictor_knows_more_than_the_belief(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "predictor"), [("student", "predictor"), ("rough", "rough_predictor")]
+    ("name", "predictor"), [("student", "predictor"), ("generalist", "rough_predictor")]
 )
 def test_a_team_flies_its_missions_at_once_and_teaches(
     tmp_path, capsys, name: str, predictor: str

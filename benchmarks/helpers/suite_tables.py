@@ -79,11 +79,11 @@ def rough(results: Json) -> str:
     return markdown(("world", "policy", *columns), rows)
 
 
-def rough_teams(trained: Json, quiet: Json) -> str:
-    """Return the differences of teams trained with disturbances to those without, and planners."""
+def rough_teams(ours: Json, student: Json) -> str:
+    """Return the differences of teams trained with disturbances to one without, and planners."""
     rows = []
-    for name, world in trained["worlds"].items():
-        others = {_STUDENT: quiet["worlds"][name]["finals"]["learned"]}
+    for name, world in ours["worlds"].items():
+        others = {"`pretrained:student`": student["worlds"][name]["finals"]["learned"]}
         others |= {p.replace("_", " "): world["finals"][p] for p in ("search", "information_gain")}
         title = f"`{name}`: {_means(world['summary']['learned'])}"
         for number, (label, theirs) in enumerate(others.items()):
@@ -95,16 +95,16 @@ def rough_teams(trained: Json, quiet: Json) -> str:
     return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
 
 
-def rough_search(trained: Json, quiet: Json) -> str:
-    """Return ROI entropy / F1 of `search`, by the training of its predictors."""
+def rough_search(ours: Json, student: Json) -> str:
+    """Return ROI entropy / F1 of `search`, by the training of its predictor."""
     rows = [
         (
             f"`{name}`",
-            *(_means(each["worlds"][name]["summary"]["search"]) for each in (trained, quiet)),
+            *(_means(each["worlds"][name]["summary"]["search"]) for each in (ours, student)),
         )
-        for name in trained["worlds"]
+        for name in ours["worlds"]
     ]
-    return markdown(("world", "predictors that learned with disturbances", "without"), rows)
+    return markdown(("world", "`pretrained:rough_predictor`", "`pretrained:predictor`"), rows)
 
 
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:
@@ -259,20 +259,20 @@ def fresh(standard: Json, teams: Json) -> str:
     return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
 
 
-def fresh_generalist(ours: Json, standard: Json) -> str:
-    """Return differences of other teams to the students and to the best classical planner."""
+def fresh_generalist(ours: Json, student: Json) -> str:
+    """Return differences of other teams to the student and to the best classical planner."""
     rows = []
     for name, world in ours["worlds"].items():
-        students, finals = standard["worlds"][name]["summary"]["learned"], {}
+        theirs, flown = student["worlds"][name]["summary"]["learned"], {}
+        finals = student["worlds"][name]["finals"]
         for metric in METRICS:  # the best may differ between the two
-            best = students[metric]["difference"]["reference"]
-            finals[metric] = standard["worlds"][name]["finals"][best][metric]
-        to_students = _changes(world, standard["worlds"][name]["finals"]["learned"], "students")
-        changes = map(_change, (*to_students, *_changes(world, finals, "classical")))
-        rows.append((f"`{name}`", _means(world["summary"]["learned"]), _means(students), *changes))
-    header = ("− students, ROI entropy", "− students, F1")
+            flown[metric] = finals[theirs[metric]["difference"]["reference"]][metric]
+        changes = *_changes(world, finals["learned"], ""), *_changes(world, flown, "")
+        means = _means(world["summary"]["learned"]), _means(theirs)
+        rows.append((f"`{name}`", *means, *map(_change, changes)))
+    header = ("− student, ROI entropy", "− student, F1")
     classical = ("− best classical, ROI entropy", "− best classical, F1")
-    return markdown(("world", "generalist", "students", *header, *classical), rows)
+    return markdown(("world", "generalists", "student", *header, *classical), rows)
 
 
 def _means_or_better(row: Json, policy: str) -> str:
