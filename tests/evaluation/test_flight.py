@@ -127,6 +127,15 @@ def test_round_zero_is_before_any_reading() -> None:
     assert (record.metrics["coverage"].diff(dim=1) >= 0).all()
 
 
+def test_without_curves_metrics_are_those_of_the_last_reading() -> None:
+    full, last = (
+        evaluate(*make(3, lost_frames=0.4), 5, 7, curves=curves) for curves in (True, False)
+    )
+    for name, values in full.metrics.items():
+        assert torch.equal(last.metrics[name], values[:, -1:]), name
+    assert torch.equal(last.film, full.film[:, -1:])
+
+
 @pytest.mark.parametrize("num_envs", [1, 2, 4, 7])
 def test_missions_do_not_depend_on_the_batch_size(num_envs: int) -> None:
     env, planner = make(5)
