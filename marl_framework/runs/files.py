@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 _TEMPORARY = ".tmp"
+_NUMBERS = re.compile(r"\[\n([-+\d.e,nul\s]*)\]")
+"""List of numbers and nulls over several lines; strings of JSON have no line breaks."""
 
 
 @contextmanager
@@ -60,8 +63,9 @@ def remove_temporary_files(*folders: Path) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write strict JSON atomically, see `strict`."""
+    """Write strict JSON atomically, see `strict`; lists of numbers take one line each."""
     text = json.dumps(strict(content), indent=1, allow_nan=False, ensure_ascii=False)
+    text = _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
     with atomic_file(path) as file:
         file.write(text.encode() + b"\n")
 

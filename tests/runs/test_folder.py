@@ -153,7 +153,7 @@ def test_discard_removes_what_create_made_and_nothing_else(tmp_path: Path) -> No
     assert not (tmp_path / "b").exists()
 
 
-def test_the_summary_is_strict_json(tmp_path: Path) -> None:
+def test_the_summary_is_strict_json_with_numbers_in_one_line(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "t", CONFIG)
     values: dict[Any, tuple[Any, Any]] = {
         "best": (float("inf"), "inf"),
@@ -163,6 +163,8 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
         "steps": (np.int64(7), 7),
         "path": (Path("a/b"), "a/b"),
         3: ((1, None, True, "λ"), [1, None, True, "λ"]),
+        "rows": ([[-1e-7, float("nan")], []], [[-1e-7, None], []]),
+        "text": ("[\n1,  2\n]", "[\n1,  2\n]"),
     }
     results = {name: value for name, (value, _) in values.items()}
     run.write_summary(results, {"seconds": 1.5}, {"device": "cpu"})
@@ -172,6 +174,8 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
         "timing": {"seconds": 1.5},
         "machine": {"device": "cpu"},
     }
+    assert '"entropy": [0.5, 0.25]' in text
+    assert "[-1e-07, null]" in text
 
 
 def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
