@@ -112,7 +112,7 @@ TABLES = {
         pages.evaluated,
     ),
     "scaling": Table((f"scaling{_HERE}",), pages.scaling),
-    "wrappers": Table((f"wrappers{_HERE}",), pages.wrappers),
+    "wrappers": Table((f"wrappers{_TRAININGS}",), pages.wrappers),
     "kernel_budget": Table(_BUDGET, pages.kernel_budget),
     "gpu_bounds": Table(_BUDGET, pages.gpu_bounds),
     "gpu_training": Table(

@@ -212,7 +212,7 @@ def wrappers(results: Json) -> str:
     command = "`python -m benchmarks.speed.wrappers --config params.yaml`"
     return markdown(
         (
-            f"{command}, two cores of an AMD EPYC",
+            f"{command}, two cores of an Intel Xeon",
             *("1 mission: joint steps/s", "64 missions: joint steps/s"),
         ),
         (
