@@ -5,9 +5,15 @@ from typing import Any
 import torch
 
 from marl_framework.config.field import with_area
+from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState, StepDraws
+
+
+def config_with(*overrides: str) -> Config:
+    """Return `params_test.yaml` with overrides."""
+    return load_config("params_test", overrides)
 
 
 def small_config(

@@ -11,13 +11,17 @@ from marl_framework.algorithms.rollout import Rollout
 from marl_framework.algorithms.sac import SAC
 
 
-class _FirstChannels(nn.Module):
+class FirstChannels(nn.Module):
+    """A network of maps [B, C, X, Y] for [..., C', X, Y], of which it sees the first C."""
+
     def __init__(self, network: nn.Module, channels: int) -> None:
         super().__init__()
         self.network, self.channels = network, channels
 
     def forward(self, maps: Tensor) -> Tensor:
-        return self.network(maps[:, : self.channels])
+        seen = maps[..., : self.channels, :, :]
+        values: Tensor = self.network(seen.flatten(0, -4)).unflatten(0, seen.shape[:-3])
+        return values
 
 
 def losses_of_torchrl(team: SAC, rollout: Rollout, gamma: float, share: float) -> TensorDict:
@@ -38,7 +42,7 @@ def losses_of_torchrl(team: SAC, rollout: Rollout, gamma: float, share: float) -
         },
         [number],
     )
-    actor = _FirstChannels(team.actor, team.sizes.actor_channels)
+    actor = FirstChannels(team.actor, team.sizes.actor_channels)
     policy = ProbabilisticActor(
         TensorDictModule(actor, ["maps"], ["logits"]),
         in_keys=["logits"],

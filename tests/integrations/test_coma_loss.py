@@ -16,25 +16,13 @@ from marl_framework.algorithms.rollout import Rollout, RolloutCollector
 from marl_framework.integrations.torchrl import COMALoss, CounterfactualCritic
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
+from tests.algorithms.torchrl_sac import FirstChannels
 from tests.small import small_config
 
 # The target critic stands still where a test does not move it.
 pytestmark = pytest.mark.filterwarnings("ignore:No target network updater:UserWarning")
 
 GAMMA, LAMBDA = 0.9, 0.7
-
-
-class _PerAgent(nn.Module):
-    """A network of maps [B, C, X, Y] for [..., N, C', X, Y], of which it sees the first C."""
-
-    def __init__(self, network: nn.Module, channels: int) -> None:
-        super().__init__()
-        self.network, self.channels = network, channels
-
-    def forward(self, maps: Tensor) -> Tensor:
-        seen = maps[..., : self.channels, :, :]
-        values: Tensor = self.network(seen.flatten(0, -4)).unflatten(0, seen.shape[:-3])
-        return values
 
 
 def _loss(actor: nn.Module, critic: nn.Module, **options: Any) -> COMALoss:
@@ -83,8 +71,8 @@ def test_losses_targets_and_gradients_are_the_cores(advantage: str) -> None:
             parameter.mul_(1.1)
     rollout = RolloutCollector(task, len(task.metric_names)).collect(wrapper.act, 0.0)
     loss = _loss(  # of copies: a loss takes the parameters out of its modules
-        _PerAgent(deepcopy(wrapper.actor), task.sizes.actor_channels),
-        _PerAgent(deepcopy(wrapper.critic), task.sizes.critic_channels),
+        FirstChannels(deepcopy(wrapper.actor), task.sizes.actor_channels),
+        FirstChannels(deepcopy(wrapper.critic), task.sizes.critic_channels),
         entropy_coeff=0.02,
         advantage=advantage,
     )

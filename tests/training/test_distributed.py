@@ -13,8 +13,6 @@ import torch
 
 from marl_framework.algorithms.ranks import mean_over_ranks, number_of_ranks, with_shared_gradients
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config
-from marl_framework.config.model import Config
 from marl_framework.device import Lack
 from marl_framework.kernels import versions
 from marl_framework.main import main
@@ -29,6 +27,7 @@ from marl_framework.training.memory import memory_estimate
 from marl_framework.training.ranks import LeaderError, Ranks
 from marl_framework.training.summary import describe_windows
 from marl_framework.training.trainer import Trainer
+from tests.small import config_with
 from tests.test_device import pretend_gpus
 from tests.training.steps import at_step
 from tests.training.two_ranks import arguments
@@ -44,10 +43,6 @@ TORCHRUN = {
     "TORCHELASTIC_MAX_RESTARTS": "2",
     "TORCHELASTIC_RUN_ID": "mine",
 }
-
-
-def config_with(*overrides: str) -> Config:
-    return load_config("params_test", overrides)
 
 
 def test_torchrun_tells_each_rank_its_place() -> None:

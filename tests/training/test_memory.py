@@ -12,7 +12,6 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
-from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.training.memory import (
@@ -25,13 +24,10 @@ from marl_framework.training.memory import (
     peak,
 )
 from marl_framework.training.trainer import Trainer
+from tests.small import config_with
 from tests.training.steps import at_step
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-
-
-def config_with(*overrides: str) -> Config:
-    return load_config("params_test", overrides)
 
 
 @pytest.mark.parametrize("obstacles", [0, 2])

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.config.loading import load_config
-from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
@@ -22,13 +20,10 @@ from marl_framework.stage_timer import StageTimer
 from marl_framework.training import outputs
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.trainer import Trainer
+from tests.small import config_with
 from tests.terminal import Clock
 
 CPU = torch.device("cpu")
-
-
-def config_with(*overrides: str) -> Config:
-    return load_config("params_test", overrides)
 
 
 @pytest.mark.parametrize("number", [0, 5])
