@@ -11,25 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from benchmarks.helpers.operator_costs import tensors_in
+from benchmarks.helpers.pretend_gpu import HostReadError, needs_host
 
 aten = torch.ops.aten
-HOST = {  # what reads from the device, has as many results as it finds, or copies from the host
-    aten._local_scalar_dense,
-    aten.nonzero,
-    aten.masked_select,
-    aten._unique2,
-    aten.equal,
-    aten.lift_fresh,
-}
-
-
-class HostReadError(RuntimeError):
-    """The recorded function needs the host."""
-
-
-def tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 class Tape(TorchDispatchMode):
@@ -45,19 +31,16 @@ class Tape(TorchDispatchMode):
     ) -> object:
         kwargs = kwargs or {}
         packet = func.overloadpacket
-        masks = packet in (aten.index, aten.index_put_, aten.index_put) and any(
-            index.dtype == torch.bool for index in tensors(args[1])
-        )
-        if packet in HOST or masks:
+        if needs_host(packet, args) or packet is aten.lift_fresh:  # a copy from the host
             raise HostReadError(f"{func} needs the host")
         arguments = func._schema.arguments
         for argument, value in [*zip(arguments, args, strict=False), *self._named(func, kwargs)]:
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in tensors(value):
+                for tensor in tensors_in(value):
                     self._keep(tensor.untyped_storage())
         result = func(*args, **kwargs)
         fresh = all(value.alias_info is None for value in func._schema.returns)
-        self.operators.append((func, args, kwargs, tensors(result) if fresh else []))
+        self.operators.append((func, args, kwargs, tensors_in(result) if fresh else []))
         return result
 
     @staticmethod
@@ -78,7 +61,7 @@ class Tape(TorchDispatchMode):
         """Run all operators again."""
         with torch._C._AutoDispatchBelowAutograd():
             for func, args, kwargs, outputs in self.operators:
-                found = tensors(func(*args, **kwargs))
+                found = tensors_in(func(*args, **kwargs))
                 for output, new in zip(outputs, found if outputs else [], strict=True):
                     output.copy_(new)
 

@@ -61,6 +61,13 @@ class HostReadError(RuntimeError):
     """The host reads a value from the GPU, and so waits for the GPU."""
 
 
+def needs_host(operator: Any, arguments: Any) -> bool:
+    """Return whether the host needs an operator's result, or its shape."""
+    if operator in _MASKED:
+        return any(tensor.dtype == torch.bool for tensor in tensors_in(arguments[1]))
+    return operator in _READS
+
+
 class MixedDevicesError(RuntimeError):
     """An operator gets tensors on different devices."""
 
@@ -286,8 +293,7 @@ class PretendGpu:
                 self._read(args[1], func)
             else:
                 raise MixedDevicesError(f"{func}: tensors on cuda:0 and cpu")
-        masks = packet in _MASKED and any(t.dtype == torch.bool for t in tensors_in(args[1]))
-        if (packet in _READS or masks) and not self._may_read:
+        if needs_host(packet, args) and not self._may_read:
             raise HostReadError(f"{func}: the host reads from cuda:0")
         inner, given = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
         self.uploads += upload and not isinstance(args[1], GpuTensor)
