@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from marl_framework import distill
-from marl_framework.config.loading import load_config
+from marl_framework.config.loading import dump_config, load_config
 from marl_framework.evaluate import main as evaluate
 from marl_framework.main import main as train
 from tests.small import small_config
@@ -30,10 +30,9 @@ class House:
         self.tasks = folder / "tasks.yaml"
         self.tasks.write_text(yaml.safe_dump(TASKS))
         self._params = folder / "small.yaml"
-        config = small_config(evaluation={"interval": 1, "missions": 2})
-        tree = config.model_dump(by_alias=True, mode="json", exclude_defaults=True)
-        tree["logging"] = {"directory": str(self.runs)}
-        self._params.write_text(yaml.safe_dump(tree))
+        evaluation, logging = {"interval": 1, "missions": 2}, {"directory": str(self.runs)}
+        config = small_config(evaluation=evaluation, logging=logging)
+        dump_config(config, self._params)
         self.team = str(save_team(folder / "team.pt", config))
 
     def distill(self, *arguments: str) -> int:

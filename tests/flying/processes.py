@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import dump_config
 from marl_framework.config.model import Config
-from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.knowledge import Moment
 from marl_framework.flying.options import main
 from tests.flying.dry import SEED
@@ -60,7 +59,7 @@ def fly_apart(
     The processes are in network namespaces, if these are given.
     """
     file, port, team = folder / "mission.yaml", free_port(), config.experiment.missions.n_agents
-    file.write_text(format_yaml(config_to_dict(config)))
+    dump_config(config, file)
     assert isinstance(team, int)
     flights = []
     for uav in range(1, team + 1):

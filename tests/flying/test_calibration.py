@@ -18,9 +18,8 @@ from scipy.stats import binomtest
 from marl_framework.calibrate import main
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import Place, place_at
-from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.loading import dump_config, load_config
 from marl_framework.config.model import Config
-from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.calibration import Calibration, Count, calibrate, report, wilson
 from marl_framework.flying.frame_camera import make_lens
 from marl_framework.flying.frames import Pose
@@ -163,7 +162,7 @@ def words(tmp_path: Path) -> list[str]:
     """A command that calibrates."""
     config = config_with(tmp_path, sensor={})
     known_ground(tmp_path, config)
-    (tmp_path / "p.yaml").write_text(format_yaml(config_to_dict(config)))
+    dump_config(config, tmp_path / "p.yaml")
     cell = config.geometry.cell_size[0]
     frames, truth = str(tmp_path / "frames"), str(tmp_path / "truth.npy")
     given = ["--frames", frames, "--truth", truth, "--config", str(tmp_path / "p.yaml")]

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from marl_framework.config.loading import config_to_dict
-from marl_framework.config.yaml_text import format_yaml
+from marl_framework.config.loading import dump_config
 from marl_framework.flying.options import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
@@ -45,7 +44,7 @@ def fly(
 ) -> tuple[int, dict[str, Any]]:
     """Fly the only UAV of a team of one; return the exit code and its results."""
     config = config_of(folder, agents=1)
-    (folder / "mission.yaml").write_text(format_yaml(config_to_dict(config)))
+    dump_config(config, folder / "mission.yaml")
     monkeypatch.setattr(Watched, "does", staticmethod(does), raising=False)
     make = staticmethod(maker("random", config, folder))
     monkeypatch.setattr(Watched, "make", make, raising=False)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from marl_framework import predict
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict
+from marl_framework.config.loading import config_to_dict, dump_config
 from marl_framework.config.model import Config
 from marl_framework.prediction.trainer import PredictorTrainer
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -36,9 +35,7 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.run = folder / "runs" / "p"
         self._file = folder / "small.yaml"
-        tree = settings().model_dump(by_alias=True, mode="json", exclude_defaults=True)
-        tree["logging"] = {"directory": str(folder / "runs")}
-        self._file.write_text(yaml.safe_dump(tree))
+        dump_config(settings(logging={"directory": str(folder / "runs")}), self._file)
 
     def predict(self, *arguments: str) -> int:
         given = ("--config", str(self._file), "--device", "cpu", "--run-name", "p")
