@@ -263,11 +263,11 @@ def fresh_generalist(ours: Json, student: Json) -> str:
     """Return differences of other teams to the student and to the best classical planner."""
     rows = []
     for name, world in ours["worlds"].items():
-        theirs, flown = student["worlds"][name]["summary"]["learned"], {}
-        finals = student["worlds"][name]["finals"]
+        finals, best = student["worlds"][name]["finals"], {}
+        theirs = student["worlds"][name]["summary"]["learned"]
         for metric in METRICS:  # the best may differ between the two
-            flown[metric] = finals[theirs[metric]["difference"]["reference"]][metric]
-        changes = *_changes(world, finals["learned"], ""), *_changes(world, flown, "")
+            best[metric] = finals[theirs[metric]["difference"]["reference"]][metric]
+        changes = *_changes(world, finals["learned"], ""), *_changes(world, best, "")
         means = _means(world["summary"]["learned"]), _means(theirs)
         rows.append((f"`{name}`", *means, *map(_change, changes)))
     header = ("− student, ROI entropy", "− student, F1")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -119,12 +120,13 @@ def fly(
 ) -> dict[str, FlightRecord]:
     """Fly a team in all `WAYS`."""
     name = LEARNED if team == "student" else team
+    fly_all = partial(evaluate, env, missions=missions, seed=seed, curves=False)
     planner = Recording(make_planner(name, env, student))
-    adaptive = evaluate(env, planner, missions, seed)
+    adaptive = fly_all(planner)
     planner.actions.clear()
-    evaluate(env, planner, missions, seed, streams=OtherMaps)
-    replayed = evaluate(env, Replaying(planner.actions, env.lattice), missions, seed)
-    coverage = evaluate(env, make_planner("coverage", env), missions, seed)
+    fly_all(planner, streams=OtherMaps)
+    replayed = fly_all(Replaying(planner.actions, env.lattice))
+    coverage = fly_all(make_planner("coverage", env))
     return dict(zip(WAYS, (adaptive, replayed, coverage), strict=True))
 
 

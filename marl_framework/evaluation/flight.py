@@ -20,6 +20,7 @@ from torch import Tensor
 from marl_framework.command_line import warn
 from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, map_metrics, roi_entropy
+from marl_framework.kernels.cells import covered
 from marl_framework.mission.accuracy import f1
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
@@ -344,8 +345,7 @@ def cells_in_view(footprints: Tensor, shape: tuple[int, int]) -> Tensor:
 
     Footprints are half-open (row0, row1, col0, col1), [..., N, 4] int64.
     """
-    row0, row1, col0, col1 = footprints.unsqueeze(-1).unbind(-2)
-    rows, cols = (torch.arange(length, device=footprints.device) for length in shape)
-    in_rows = ((rows >= row0) & (rows < row1)).float()
-    in_cols = ((cols >= col0) & (cols < col1)).float()
-    return in_rows.mT @ in_cols > 0  # the product counts footprints
+    row0, row1, col0, col1 = footprints.unbind(-1)
+    rows = covered(row0, row1, shape[0], shape[0])
+    cols = covered(col0, col1, shape[1], shape[1])
+    return rows @ cols.mT > 0  # the product counts footprints

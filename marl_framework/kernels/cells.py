@@ -16,7 +16,7 @@ PROBABILITY_FLOOR = 1e-4
 """Floor ε: beliefs are clamped to [ε, 1 - ε] before an update or a logarithm."""
 INTEREST_ABOVE, NO_INTEREST_BELOW = 0.501, 0.499
 """Beliefs between these limits get weight 0.5; contradicting readings give 0.5 up to rounding."""
-PARTS = 16
+PARTS_AT_ONCE = 16
 """Number of parts that one program of `sum_parts` sums."""
 
 
@@ -136,7 +136,7 @@ def sum_parts(maps: Tensor, row_ends: Tensor, col_ends: Tensor) -> Tensor:
     """See `part_sums`; maps are [M, R, C]."""
     check_contiguous(maps)
     sums = _empty(maps, row_ends, col_ends)
-    programs = len(maps) * len(row_ends) * -(-len(col_ends) // PARTS)
+    programs = len(maps) * len(row_ends) * -(-len(col_ends) // PARTS_AT_ONCE)
     sizes = *maps.shape[1:], *sums.shape[2:]
     # One warp each, so that sums need no barrier.
     launch("cells.sum_parts", (programs,), maps, row_ends, col_ends, sums, *sizes, num_warps=1)

@@ -8,14 +8,14 @@ import triton.language as tl
 from marl_framework.kernels.cells import (
     INTEREST_ABOVE,
     NO_INTEREST_BELOW,
-    PARTS,
+    PARTS_AT_ONCE,
     PROBABILITY_FLOOR,
 )
 
 # Use the GPU's fast logarithm and reciprocal (error 2^-22); the interpreter has none.
 _FAST = tl.constexpr(not triton.knobs.runtime.interpret)
 # One warp, and tiles as small as parts: five times as fast on an H200 as 16 x 16 cells a part.
-_ROWS, _COLUMNS, _PARTS = tl.constexpr(2), tl.constexpr(16), tl.constexpr(PARTS)
+_ROWS, _COLUMNS, _PARTS = tl.constexpr(2), tl.constexpr(16), tl.constexpr(PARTS_AT_ONCE)
 _LOW = tl.constexpr(PROBABILITY_FLOOR)
 _HIGH = tl.constexpr(1 - PROBABILITY_FLOOR)
 _INTEREST = tl.constexpr(INTEREST_ABOVE)

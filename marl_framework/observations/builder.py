@@ -70,6 +70,12 @@ class ObservationBuilder:
             self._prediction = MapPrediction(view, network, precision)
         predict = None if self._prediction is None else self._prediction.of
         self._world = World(config, lattice, camera, predict)
+        fits = self._world.n_agents <= kernel.MOST_FOOTPRINTS
+        self._in_kernel = {
+            name
+            for name, row in CHANNELS.items()
+            if self.uses_kernels and row.in_kernel and (fits or not name.endswith("footprint"))
+        }
         self._heard = observation.heard_uavs
         ids = self._world.ids
         own_first = (ids.expand(len(ids), -1) == ids.unsqueeze(1)).int()
@@ -91,7 +97,7 @@ class ObservationBuilder:
         """
         scene, rows = Scene(self._world, state), self._actor
         planes = [self.heard_uavs(state)] if self._heard else []
-        if self._window is not None or not self._use_kernel(rows):
+        if self._window is not None or not self._slots(rows):
             maps = torch.cat([*planes, *self._draw(scene, rows, self._draw_in_actor_kernel)], dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(planes) * self._world.n_agents + len(rows), out)
@@ -141,7 +147,7 @@ class ObservationBuilder:
         scene, rows = Scene(self._world, state, actions), self._critic_only
         if not rows:
             return self._output(state, 0, out)
-        if self._window is not None or not self._use_kernel(rows):
+        if self._window is not None or not self._slots(rows):
             maps = torch.cat(self._draw(scene, rows, self._draw_in_critic_kernel), dim=2)
             return maps if out is None else out.copy_(maps)
         out = self._output(state, len(rows), out)
@@ -159,7 +165,7 @@ class ObservationBuilder:
             return _draw_stacks(scene, rows)
 
         def draw_on_lattice(rows: Sequence[Channel]) -> Sequence[Tensor]:
-            if not self._use_kernel(rows):
+            if not self._slots(rows):
                 return [row.draw(scene) for row in rows]
             lead, device = scene.state.positions.shape[:2], scene.state.positions.device
             maps = torch.empty(*lead, len(rows), *self._world.shape, device=device)
@@ -212,20 +218,13 @@ class ObservationBuilder:
             maps.append(shown.squeeze(1))
         return torch.cat(maps, dim=1)
 
-    def _use_kernel(self, rows: Sequence[Channel]) -> bool:
-        return self.uses_kernels and bool(self._slots(rows))
-
     def _slots(self, rows: Sequence[Channel]) -> dict[str, int]:
         """Return the index of each channel that the kernels draw."""
-        slots = {row.name: k for k, row in enumerate(rows) if row.in_kernel}
-        if self._world.n_agents > kernel.MOST_FOOTPRINTS:
-            return {name: k for name, k in slots.items() if not name.endswith("footprint")}
-        return slots
+        return {row.name: k for k, row in enumerate(rows) if row.name in self._in_kernel}
 
     def _draw_others(self, scene: Scene, rows: Sequence[Channel], maps: Tensor) -> None:
         """Write the channels that the kernels do not draw into `maps`."""
-        slots = self._slots(rows)
-        others = {k: row for k, row in enumerate(rows) if row.name not in slots}
+        others = {k: row for k, row in enumerate(rows) if row.name not in self._in_kernel}
         if others:
             stacks = _draw_stacks(scene, list(others.values()))
             for k, plane in zip(others, torch.cat(stacks, dim=2).unbind(2), strict=True):
