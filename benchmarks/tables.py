@@ -95,14 +95,17 @@ TABLES = {
     ),
     "gpu_utilisation": Table((f"utilisation{_H200}",), _printed),
     "rollout": Table((f"rollout{_HERE}",), pages.rollout),
-    "training": Table(
-        tuple(
-            f"training-{name}-{precision}{_TRAININGS}"
-            for name in ("params", "fast", "balanced")
-            for precision in ("float32", "bfloat16")
-        ),
-        pages.training,
-    ),
+    **{
+        name: Table(
+            tuple(
+                f"training-{params}-{precision}{machine}"
+                for params in ("params", "fast", "balanced")
+                for precision in ("float32", "bfloat16")
+            ),
+            pages.training,
+        )
+        for name, machine in (("training", _TRAININGS), ("training-amd", _HERE))
+    },
     "metrics": Table((), pages.metrics),
     "whole_maps": Table(
         tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps

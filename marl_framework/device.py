@@ -125,6 +125,11 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
+def has_slow_products() -> bool:
+    """Return whether this CPU multiplies float32 matrices at half its rate, as MKL does on AMD."""
+    return torch.backends.mkl.is_available() and _cpuinfo("vendor_id") == "AuthenticAMD"
+
+
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
     """Return a context for automatic mixed precision, without effect for float32."""
     if dtype == torch.float32:

@@ -340,7 +340,7 @@ class ComputeConfig(types.Section):
     cudnn_benchmark: bool = True
     """Whether to benchmark convolution algorithms at the start (GPU)."""
     convolutions: Literal["auto", "convolution", "channels_last", "product"] = "auto"
-    """How a CPU computes convolutions; auto = product; in float32 first channels_last."""
+    """How a CPU computes convolutions; auto = product; in float32 also channels_last."""
     cuda_graphs: bool | Literal["auto"] = "auto"
     """Whether to record whole episodes and updates as CUDA graphs (GPU); auto = where it works."""
     deterministic: bool = False

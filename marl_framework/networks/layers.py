@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from marl_framework.device import has_slow_products
 from marl_framework.kernels.layers import convolve
 
-_PATCHES = 2**23  # numbers in the patches that are made at once
+_ROWS = 2048  # patches that are made at once
 _SPREAD = 256  # cells of the largest map whose gradient is a product
 _LEAST = 2**14  # weights of a layer for which another way is worth it
 _unrectify = torch.ops.aten.threshold_backward  # gradient of ReLU
@@ -139,7 +140,7 @@ def _places(rows: Tensor, weight: Tensor) -> tuple[int, int, int]:
 def _samples_at_once(rows: Tensor, weight: Tensor) -> int:
     """Return the number of samples whose patches are made at once."""
     _, x, y = _places(rows, weight)
-    return max(1, _PATCHES // (x * y * weight[0].numel()))
+    return max(1, _ROWS // (x * y))
 
 
 def _patches(rows: Tensor, weight: Tensor) -> Tensor:
@@ -175,12 +176,13 @@ def convolutions(network: nn.Module) -> list[Convolution]:
 def use_ways(network: nn.Module, choice: str, half: bool) -> None:
     """Set how each layer is computed on a CPU; `choice` is `compute.convolutions`.
 
-    With `auto` layers are products, but in float32 the first layer has its channels last, and small
-    layers stay convolutions. This is the fastest way, or at most an eighth slower, for the networks
-    of `params.yaml`, `params_fast.yaml` and `params_balanced.yaml` (Xeon with AMX, or AVX2 alone).
+    With `auto` layers are products. In float32 the first layer has its channels last, and all but
+    the last where `has_slow_products`. Small layers stay convolutions.
     """
-    for index, layer in enumerate(convolutions(network)):
+    layers = convolutions(network)
+    for index, layer in enumerate(layers):
         if choice != "auto":
             layer.use(Way(choice))
         elif layer.weight.numel() >= _LEAST:
-            layer.use(Way.PRODUCT if index or half else Way.CHANNELS_LAST)
+            inner = index < len(layers) - 1 and has_slow_products()
+            layer.use(Way.CHANNELS_LAST if not half and (index == 0 or inner) else Way.PRODUCT)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.helpers.pretend_gpu import PretendGpu, pretend_gpu
+from marl_framework import device
 from marl_framework.config.loading import load_config
 from marl_framework.device import autocast
 from marl_framework.networks.convolutional import place
@@ -126,22 +127,29 @@ def test_half_precision_rounds_hardly_more_than_the_convolution(way):
 
 
 @pytest.mark.parametrize(
-    ("choice", "first", "others"),
+    ("choice", "precision", "vendor", "expected"),
     [
-        ("auto", "channels_last", "product"),
-        ("auto", "product", "product"),
-        ("convolution",) * 3,
-        ("product",) * 3,
+        ("auto", "float32", "GenuineIntel", ["channels_last", "product", "product"]),
+        ("auto", "float32", "AuthenticAMD", ["channels_last", "channels_last", "product"]),
+        ("auto", "bfloat16", "GenuineIntel", ["product"] * 3),
+        ("auto", "bfloat16", "AuthenticAMD", ["product"] * 3),
+        ("convolution", "float32", "AuthenticAMD", ["convolution"] * 3),
+        ("product", "float32", "AuthenticAMD", ["product"] * 3),
     ],
 )
-def test_the_configuration_chooses_the_ways(choice, first, others):
-    precision = "bfloat16" if first == "product" else "float32"
+def test_configuration_and_processor_choose_the_ways(
+    choice, precision, vendor, expected, monkeypatch, tmp_path
+):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n", encoding="utf-8")
+    monkeypatch.setattr(device, "CPUINFO", info)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     overrides = [f"compute.convolutions={choice}", f"compute.precision={precision}"]
     config = load_config("params_fast.yaml", overrides)
     critic = place(
         make_critic(config.networks, config.compute, config.network_sizes), config.compute, CPU
     )
-    assert [layer.way.value for layer in convolutions(critic)] == [first, others, others]
+    assert [layer.way.value for layer in convolutions(critic)] == expected
 
 
 def test_small_layers_stay_convolutions():
@@ -178,7 +186,7 @@ def test_a_training_learns_the_same_in_all_ways():
 
 def test_products_of_many_samples_are_made_in_parts():
     layer, maps = Convolution(8, 4, 5).double(), torch.randn(600, 8, 12, 13, dtype=torch.float64)
-    expected = results(layer, maps)  # 600 samples have 8.6 million numbers in patches
+    expected = results(layer, maps)  # 600 samples have 43,200 patches
     layer.use(Way.PRODUCT)
     for ours, theirs in zip(results(layer, maps), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
