@@ -41,7 +41,8 @@ class Launch:
     @property
     def variant(self) -> str:
         """Name of the kernel and its compile-time flags that are set."""
-        flags = dict(self.constants)
+        names = self.kernel.arg_names
+        flags = {name: value for name, value in self.constants.items() if name in names}
         for group in self.constants.values():
             flags |= getattr(group, "_asdict", dict)()
         return " ".join((self.name, *(k.lower() for k, value in flags.items() if value is True)))

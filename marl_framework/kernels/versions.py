@@ -66,6 +66,8 @@ def launch(kernel: str, programs: tuple[int, ...], *arguments: Any, **options: A
     contract, _, name = kernel.partition(".")
     given = [_as_bytes(argument) for argument in arguments]
     with launched_on(given[0] if isinstance(given[0], Tensor) else given[0][0]):
+        # From Triton 3.10 on, a multiplication and an addition are fused only on request.
+        options["enable_fp_fusion"] = True
         getattr(load(contract, Version.TRITON), name)[programs](*given, **options)
 
 
