@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 
 from marl_framework.config.derived import Geometry, MissionRanges, Schedule
 from marl_framework.config.errors import ConfigError
@@ -79,11 +79,17 @@ class Config(Section):
     distillation: DistillationConfig = DistillationConfig()
     compute: ComputeConfig = ComputeConfig()
     logging: LoggingConfig = LoggingConfig()
+    _largest_sides: tuple[float, float] | None = PrivateAttr(None)
 
     @property
     def areas(self) -> tuple[Self, ...]:
         """Configurations of the areas in `environment.area`, or only this one if it is null."""
         return tuple(self._of_area(area) for area in self.environment.area or ()) or (self,)
+
+    @property
+    def largest_sides(self) -> tuple[float, float]:
+        """Largest x_dim and largest y_dim [m] of the areas that this one is listed with."""
+        return self._largest_sides or (self.environment.x_dim, self.environment.y_dim)
 
     @property
     def geometry(self) -> Geometry:
@@ -142,7 +148,9 @@ class Config(Section):
             constraints = self.experiment.constraints.model_copy(update=limits)
             experiment = {"constraints": constraints}
             update["experiment"] = self.experiment.model_copy(update=experiment)
-        return self.model_copy(update=update)
+        copy, listed = self.model_copy(update=update), self.environment.area or ()
+        copy._largest_sides = max(a.x_dim for a in listed), max(a.y_dim for a in listed)
+        return copy
 
     def of_mission(self, n_agents: int, budget: int) -> Self:
         """Return the configuration with a fixed team size and a fixed budget."""

@@ -263,6 +263,7 @@ class RasterWindows:
 def find_windows(config: Config, split: str) -> RasterWindows:
     """Read the map and list the windows of x_dim × y_dim metres for a split.
 
+    Areas that are listed together have the same splits, which hold windows of the largest sides.
     The split `deployment` may use the whole map, and with `raster.whole` all may. Raises
     ConfigError if the file cannot be read, or is too small or too coarse for the windows.
     """
@@ -271,23 +272,24 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     check_threshold(raster, settings.threshold)
     extent = (config.environment.x_dim, config.environment.y_dim)
     side = (extent[0] / raster.resolution, extent[1] / raster.resolution)
-    pixels = (math.ceil(side[0] - 1e-9), math.ceil(side[1] - 1e-9))
+    pixels = _pixels(raster, extent)
     if min(pixels) < 2:
         text = f"{raster.name} has pixels of {raster.resolution:g} m, too coarse for a window of "
         raise _error("resolution", f"{text}{_metres(extent)}, which must be at least 2 x 2 pixels")
-    if split == DEPLOYMENT or settings.whole:
-        strip, admissible = (slice(None), slice(None)), admissible_corners(raster.measured, pixels)
-        if not admissible.any():
-            text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
-            advice = "use a larger map, or lower environment.x_dim and y_dim"
-            if split == DEPLOYMENT:
-                advice = "use a larger map; x_dim and y_dim must match the team's training"
-            raise _error("path", f"{text}{_metres(extent)}; {advice}")
-    else:
-        strips = split_windows(raster.measured, pixels)
+    strip: tuple[slice, slice] = (slice(None), slice(None))
+    if split != DEPLOYMENT and not settings.whole:
+        largest = config.largest_sides
+        strips = split_windows(raster.measured, _pixels(raster, largest))
         if strips is None:
-            raise _too_small(raster, extent)
-        strip, admissible = strips[split]
+            raise _too_small(raster, largest)
+        strip, _ = strips[split]
+    admissible = admissible_corners(raster.measured[strip], pixels)
+    if not admissible.any():
+        text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
+        advice = "use a larger map, or lower environment.x_dim and y_dim"
+        if split == DEPLOYMENT:
+            advice = "use a larger map; x_dim and y_dim must match the team's training"
+        raise _error("path", f"{text}{_metres(extent)}; {advice}")
     corners = np.argwhere(admissible)
     if len(corners) > MAX_WINDOWS:
         corners = corners[np.linspace(0, len(corners) - 1, MAX_WINDOWS).astype(np.int64)]
@@ -307,6 +309,12 @@ def check_threshold(raster: RasterMap, threshold: float | str) -> None:
     if not isinstance(threshold, str) and not low <= threshold < high:
         text = f"must divide the values of {raster.name}, {low:g} to {high:g}"
         raise _error("threshold", f"{threshold:g} {text}")
+
+
+def _pixels(raster: RasterMap, extent: tuple[float, float]) -> tuple[int, int]:
+    """Return the number of pixels that a window touches along both axes."""
+    x, y = (math.ceil(side / raster.resolution - 1e-9) for side in extent)
+    return x, y
 
 
 def _metres(extent: tuple[float, float]) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.mission import RasterConfig
+from marl_framework.config.mission import AreaConfig, RasterConfig
 from marl_framework.mission.seeding import DEPLOYMENT, SPLITS
 from marl_framework.mission.terrains import raster_file as raster_module
 from marl_framework.mission.terrains.mixture import Terrain
@@ -244,24 +244,28 @@ def test_windows_with_unmeasured_pixels_are_never_flown(tmp_path_factory, gaps, 
     assert not bool(terrain.windows(torch.stack((every, every % 8), 1)).isnan().any())
 
 
-@pytest.mark.parametrize("extent", [(50, 50), (30, 60)])
-def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, extent) -> None:
-    # Every pixel has its own value; the values a split's windows can show never overlap.
+@pytest.mark.parametrize("areas", [[(50, 50)], [(30, 60)], [(50, 50), (50, 100), (30, 20)]])
+def test_splits_share_no_pixel_and_cover_every_window_of_their_strip(tmp_path, areas) -> None:
+    # Every pixel has its own value; the values that the windows of two splits show never overlap.
     rng = np.random.default_rng(1)
     values = rng.permutation(40 * 30).reshape(40, 30).astype(np.float32)
     values[rng.random(values.shape) < 0.01] = np.nan
-    path = saved(tmp_path, values)
-    seen = {}
-    for split in SPLITS:
-        found = find_windows(over_map(path, extent, resolution=10.0), split)
+    config = over_map(saved(tmp_path, values), areas[0], resolution=10.0)
+    if len(areas) > 1:
+        listed = tuple(AreaConfig(x_dim=x, y_dim=y) for x, y in areas)
+        environment = config.environment.model_copy(update={"area": listed})
+        config = config.model_copy(update={"environment": environment})
+    seen: dict[str, set[float]] = {split: set() for split in SPLITS}
+    for split, (extent, area) in itertools.product(SPLITS, zip(areas, config.areas, strict=True)):
+        found = find_windows(area, split)
         p, q = found.pixels
         assert (p, q) == (extent[0] // 10, extent[1] // 10)
         blocks = [found.values[r : r + p, c : c + q] for r, c in found.corners]
+        assert blocks
         assert not np.isnan(blocks).any()
-        seen[split] = set(np.stack(blocks).ravel().tolist())
+        seen[split] |= set(np.stack(blocks).ravel().tolist())
     for one, other in itertools.combinations(SPLITS, 2):
         assert not seen[one] & seen[other]
-    assert all(seen.values())
 
 
 def test_every_window_is_drawn_and_none_more_often_than_others(tmp_path) -> None:
