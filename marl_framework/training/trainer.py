@@ -98,8 +98,9 @@ class Trainer(RunTrainer):
             for area in config.areas
         ]
         self.task = self.tasks[0]
-        for task in self.tasks:  # one stream for all areas
+        for task in self.tasks:  # one stream, and rollouts with the same fields, for all areas
             task.generator = task.environment.generator = self.task.generator
+            task.has_inactive = any(other.environment.has_inactive for other in self.tasks)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.environment.seed)
             graphs = make_graphs(config, device)

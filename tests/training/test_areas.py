@@ -123,6 +123,16 @@ def test_validation_flies_all_areas() -> None:
         assert values.equal(torch.cat([area[name] for area in expected])), name
 
 
+def test_a_replay_keeps_missions_of_all_areas_if_only_some_draw_their_budgets() -> None:
+    areas = ({**AREAS[0], "budget": 4}, {**AREAS[2], "budget": (2, 4)})
+    config = several(environment={"area": areas}, experiment={"algorithm": "sac"},
+                     logging={"save_replay": True})  # fmt: skip
+    trainer = Trainer(config, CPU)
+    assert {trainer.draw_area(step) for step in range(8)} == {0, 1}
+    trainer.train(None)
+    assert trainer.algorithm.state_dict()["replay"]["written"] == trainer.episodes
+
+
 def test_memory_holds_the_missions_of_all_areas() -> None:
     parts = memory_estimate(several())
     alone = [memory_estimate(area) for area in several(evaluation={"interval": 0}).areas]
