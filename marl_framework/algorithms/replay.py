@@ -117,6 +117,7 @@ class Replayed(ActorCritic):
             )
         super().__init__(config, *arguments, **named)
         self._replay: Replay | None = None
+        self._least = 1  # missions that it holds whatever `replay_size`: those of a rollout
 
     @abstractmethod
     def targets(self, rollout: Rollout, epsilon: Floor) -> Tensor:
@@ -143,13 +144,14 @@ class Replayed(ActorCritic):
     def receive(self, rollout: Rollout) -> None:
         """Store the rollout; training steps then learn from stored missions."""
         if self._replay is None or not self._replay.fits(rollout):
-            self._replay = self._new_replay(rollout, least=rollout.rewards.shape[1])
+            self._least = rollout.rewards.shape[1]
+            self._replay = self._new_replay(rollout)
         self._replay.write(rollout)
 
-    def _new_replay(self, like: Rollout, least: int) -> Replay:
+    def _new_replay(self, like: Rollout) -> Replay:
         moves, _, agents = like.actions.shape
         missions = self.learning.replay_size // (number_of_ranks() * moves * agents)
-        return Replay(max(missions, least), like)
+        return Replay(max(missions, self._least), like)
 
     def passes(
         self, rollout: Rollout, epsilon: Floor, generator: torch.Generator | None
@@ -175,7 +177,7 @@ class Replayed(ActorCritic):
         """Return the state of `ActorCritic` and, if saved, the replay's."""
         state = super().state_dict()
         if self._saves and self._replay is not None:
-            state["replay"] = self._replay.state_dict()
+            state["replay"] = {**self._replay.state_dict(), "least": self._least}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -187,5 +189,6 @@ class Replayed(ActorCritic):
             for name in ("observations", "critic_maps"):
                 stored[name] = stored[name].to(self.precision)
             rollout = Rollout(**{name: field.to(self.device) for name, field in stored.items()})
-            self._replay = self._new_replay(rollout, least=1)  # grows with the first rollout
+            self._least = int(state["replay"].get("least", 1))
+            self._replay = self._new_replay(rollout)
             self._replay.write(rollout)

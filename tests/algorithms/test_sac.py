@@ -202,14 +202,15 @@ def test_a_loaded_replay_has_the_size_of_the_configuration(replay_size, missions
     assert stored == missions  # of 3 rollouts with 3 missions of 4 transitions
 
 
+@pytest.mark.parametrize("missions", [1, 3])
 @pytest.mark.parametrize("replay_size", [0, 20, 4096])
-def test_a_replay_of_any_size_continues_bit_for_bit(replay_size: int) -> None:
+def test_a_replay_of_any_size_continues_bit_for_bit(replay_size: int, missions: int) -> None:
     team, other = (make(algorithm="sac", replay_size=replay_size, seed=k) for k in (0, 1))
     for seed in range(3):
         team.update(rollout_on(seed=seed), 0.1, shuffler())
     other.load_state_dict(deepcopy(team.state_dict()))
     for each in (team, other):
-        each.update(rollout_on(seed=4), 0.1, shuffler())
+        each.update(rollout_on(num_envs=missions, seed=4), 0.1, shuffler())
     assert all(same(team.modules[name], other.modules[name]) for name in team.modules)
 
 
