@@ -50,8 +50,11 @@ def describe_batch(
     if batch.teacher is not None:
         metrics["teacher_kl"] = mean_of(kl_divergence(batch.teacher, probabilities), weights)
     if number_of_ranks() == 1 and counted is None:
-        explained = _explained_variance(residuals.var(), batch.targets.var())
-        return metrics | {"explained_variance": explained, "advantage_std": advantages.std()}
+        lost = min(1, len(batch) - 1)  # a single transition has a variance of 0
+        targets = batch.targets.var(correction=lost)
+        explained = _explained_variance(residuals.var(correction=lost), targets)
+        deviation = advantages.std(correction=lost)
+        return metrics | {"explained_variance": explained, "advantage_std": deviation}
     samples = (batch.targets, residuals, advantages)
     sums = torch.stack([power_sums(values, counted) for values in samples])
     if number_of_ranks() > 1:

@@ -66,7 +66,8 @@ def means_over_ranks(
     on several ranks, or if `counted` is given.
     """
     if number_of_ranks() == 1 and counted is None:
-        return {**values, **{name: numbers.std() for name, numbers in samples.items()}}
+        spreads = {name: x.std(correction=min(1, len(x) - 1)) for name, x in samples.items()}
+        return {**values, **spreads}
     tensors = {**values, **{name: power_sums(each, counted) for name, each in samples.items()}}
     flat = mean_over_ranks(torch.cat([value.double().flatten() for value in tensors.values()]))
     parts = flat.split([value.numel() for value in tensors.values()])
@@ -88,9 +89,13 @@ def power_sums(numbers: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def variance_over_ranks(sums: Tensor) -> Tensor:
-    """Return the variance [...] over all ranks from means of `power_sums` [..., 3]."""
+    """Return the variance [...] over all ranks from means of `power_sums` [..., 3].
+
+    It is 0 for fewer than two numbers.
+    """
     count, total, squares = (sums * number_of_ranks()).unbind(-1)
-    return (squares - total.square() / count).clamp(min=0) / (count - 1)
+    squared_errors = squares - total.square() / count.clamp(min=1)
+    return squared_errors.clamp(min=0) / (count - 1).clamp(min=1)
 
 
 def with_shared_gradients(network: nn.Module, device: torch.device) -> nn.Module:

@@ -56,6 +56,16 @@ def test_a_batch_teaches_what_its_active_transitions_alone_teach(name, way, monk
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
+def test_a_batch_of_one_transition_has_finite_diagnostics() -> None:
+    team = make(data_passes=1, batch_size=1, batch_number=2)
+    for active in (None, False):
+        rollout = uneven_rollout(2)
+        if active is not None:
+            rollout = replace(rollout, active=torch.zeros_like(rollout.actions, dtype=torch.bool))
+        found = team.update(rollout, 0.1, shuffler())
+        assert all(bool(value.isfinite()) for value in found.values()), found
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_observations_and_actions_of_inactive_agents_change_no_bit(name: str) -> None:
     rollout = partly_flown()
