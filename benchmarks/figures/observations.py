@@ -21,22 +21,17 @@ import torch
 from kornia.geometry.transform import resize
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.helpers.command_line import answer
+from benchmarks.reference import plain_mission
 from marl_framework.command_line import Parser
-from marl_framework.config.learning import (
-    ACTOR_CHANNELS,
-    CENTRED,
-    CRITIC_ONLY_CHANNELS,
-    PREDICTED_CHANNELS,
-    ObservationConfig,
-)
+from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
+from marl_framework.evaluation.figures import draw_map, footprint_outline, uav_lines
 from marl_framework.evaluation.flight import cells_in_view
 from marl_framework.kernels.cells import area_pool, area_weights
 from marl_framework.mission.environment import MissionEnvironment
@@ -45,30 +40,17 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
 MISSIONS, MISSION, UAV, MOVES = 16, 15, 2, 8  # the drawn mission is one of a batch
-# Okabe and Ito's palette, for any colour vision.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8A7300")
 _DPI = 100
 
 Array = NDArray[Any]
 
 
-_NOT_DRAWN = (
-    *PREDICTED_CHANNELS,
-    "no_fly",
-    "centred_no_fly",
-    "sector",
-    "centred_sector",
-    "team_size",
-    "radio_range",
-    "area",
-    "centred_area",
-    "places",
-    "team_moves",
-    "team_density",
-    "radio_reach",
-    *(name for name in CRITIC_ONLY_CHANNELS if name.startswith(CENTRED)),
+_ADDED = ("", "global_", "centred_")
+_DRAWN = ObservationConfig(
+    **{f"{prefix}uncertainty": True for prefix in _ADDED},
+    **{f"centred_{name}": True for name in ("entropy", "probability", "footprint")},
 )
-"""Channels of predictions, zones and windows, and numbers of the mission."""
+"""Channels of the paper, and maps that are the same in all missions."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +79,7 @@ class Scene:
 @torch.no_grad()
 def fly(config: Config) -> Scene:
     """Fly the drawn mission, which is always the same."""
-    drawn = {name: name not in _NOT_DRAWN for name in (*ACTOR_CHANNELS, *CRITIC_ONLY_CHANNELS)}
-    channels = ObservationConfig(**drawn)
-    config = config.model_copy(update={"observation": channels})
+    config = config.model_copy(update={"observation": _DRAWN})
     env = MissionEnvironment(config, MISSIONS, "cpu", "test")
     builder = ObservationBuilder(config, env.lattice, env.camera)
     planner, uav = RandomPlanner(env.lattice), min(UAV, env.n_agents - 1)
@@ -125,23 +105,13 @@ def fly(config: Config) -> Scene:
 
 def _square(config: Config, env: MissionEnvironment, state: MissionState, uav: int) -> Array:
     """Return the likelihoods of the UAV's reading in its whole square, 0.5 beyond the map."""
-    likelihood = env.camera.likelihood(state.readings, state.positions)[0, uav]
-    footprint = env.camera.footprint(state.positions)
-    row0, col0 = int(footprint.row0[0, uav]), int(footprint.col0[0, uav])
-    rows, cols = int(footprint.row1[0, uav]) - row0, int(footprint.col1[0, uav]) - col0
+    window = env.camera.footprint(state.positions)
+    row, col = int(window.window_row[0, uav]), int(window.window_col[0, uav])
     x, y, z = state.positions[0, uav].tolist()
-    top, left = (
-        int(at * config.experiment.constraints.spacing / size + 1e-9)
-        - env.camera.sides[axis][z] // 2
-        for axis, (at, size) in enumerate(zip((x, y), config.geometry.cell_size, strict=True))
-    )
-    square = np.full((env.camera.sides[0][z], env.camera.sides[1][z]), 0.5, np.float32)
-    from_row = row0 - int(footprint.window_row[0, uav])
-    from_col = col0 - int(footprint.window_col[0, uav])
-    square[row0 - top : row0 - top + rows, col0 - left : col0 - left + cols] = likelihood[
-        from_row : from_row + rows, from_col : from_col + cols
-    ]
-    return square
+    seen = plain_mission.footprint(plain_mission.Geometry.of(config), (x, y, z))
+    likelihood = env.camera.likelihood(state.readings, state.positions)[0, uav].numpy()
+    cells = likelihood[seen.row0 - row : seen.row1 - row, seen.col0 - col : seen.col1 - col]
+    return plain_mission.square(seen, cells)
 
 
 # Drawing ----------------------------------------------------------------------------------
@@ -222,7 +192,7 @@ def _draw_map(axes: Axes, scene: Scene, name: str) -> Any:
 
 def _mark(axes: Axes, scene: Scene, i: int, x: float, y: float) -> None:
     """Mark UAV i: a disc if the drawn UAV hears it, else a ring; the UAV itself is a star."""
-    heard, colour = bool(scene.state.heard[0, scene.uav, i]), _COLOURS[i % 8]
+    heard, colour = bool(scene.state.heard[0, scene.uav, i]), _colour(i)
     marker, size = ("*", 13) if i == scene.uav else ("o", 8)
     axes.plot(
         x, y, marker=marker, markersize=size, linestyle="",
@@ -231,41 +201,35 @@ def _mark(axes: Axes, scene: Scene, i: int, x: float, y: float) -> None:
     )  # fmt: skip
 
 
-def _draw_cells(axes: Axes, scene: Scene, values: Array, title: str, cmap: str = "cividis") -> Any:
+def _colour(i: int) -> str:
+    return uav_lines(i + 1)[i][0]
+
+
+def _draw_cells(axes: Axes, scene: Scene, values: Tensor, title: str, cmap: str = "cividis") -> Any:
     """Draw a map at full resolution, with footprints and UAVs; axes in metres."""
-    rows, cols = scene.config.geometry.map_shape
-    res_x, res_y = scene.config.geometry.cell_size
-    image = axes.imshow(
-        values.T, origin="lower", extent=(0, rows * res_x, 0, cols * res_y), cmap=cmap,
-        vmin=0, vmax=1, interpolation="nearest",
-    )  # fmt: skip
+    image = draw_map(axes, values, scene.config, cmap)
     spacing = scene.config.experiment.constraints.spacing
-    for i, (row0, row1, col0, col1) in enumerate(scene.footprints.tolist()):
-        size = ((row1 - row0) * res_x, (col1 - col0) * res_y)
-        corner = (row0 * res_x, col0 * res_y)
-        axes.add_patch(
-            Rectangle(corner, *size, fill=False, edgecolor=_COLOURS[i % 8], linewidth=1.5)
-        )
+    for i, box in enumerate(scene.footprints.tolist()):
+        axes.plot(*footprint_outline(box, scene.config), color=_colour(i), linewidth=1.5)
         _mark(axes, scene, i, *(scene.positions[i, :2] * spacing))
-    axes.set(xlabel="x [m]", ylabel="y [m]", title=title)
-    axes.set(xlim=(0, rows * res_x), ylim=(0, cols * res_y))
+    left, right, bottom, top = image.get_extent()
+    axes.set(xlabel="x [m]", ylabel="y [m]", title=title, xlim=(left, right), ylim=(bottom, top))
     return image
 
 
 def _draw_terrain(axes: Axes, scene: Scene) -> None:
-    truth = scene.state.truth[0].float().numpy()
-    _draw_cells(axes, scene, 0.35 + 0.5 * truth, "terrain and flight", "gray")
+    _draw_cells(axes, scene, 0.35 + 0.5 * scene.state.truth[0], "terrain and flight", "gray")
     spacing = scene.config.experiment.constraints.spacing
     for i in range(len(scene.positions)):
-        axes.plot(*(scene.flown[:, i, :2].T * spacing), color=_COLOURS[i % 8], linewidth=1.5)
+        axes.plot(*(scene.flown[:, i, :2].T * spacing), color=_colour(i), linewidth=1.5)
 
 
 def _draw_own_belief(axes: Axes, scene: Scene) -> Any:
-    return _draw_cells(axes, scene, scene.state.beliefs[0, scene.uav].numpy(), "own belief")
+    return _draw_cells(axes, scene, scene.state.beliefs[0, scene.uav], "own belief")
 
 
 def _draw_global_belief(axes: Axes, scene: Scene) -> Any:
-    return _draw_cells(axes, scene, scene.state.global_belief[0].numpy(), "global belief")
+    return _draw_cells(axes, scene, scene.state.global_belief[0], "global belief")
 
 
 def _draw_square(axes: Axes, scene: Scene) -> Any:
@@ -283,12 +247,12 @@ def _draw_footprints(axes: Axes, scene: Scene) -> Any:
     values = torch.full(masks.shape[1:], 0.5)
     values[masks[heard].any(0)] = 0
     values[masks[scene.uav]] = 1
-    return _draw_cells(axes, scene, values.numpy(), "who looks where")
+    return _draw_cells(axes, scene, values, "who looks where")
 
 
 def _draw_all_footprints(axes: Axes, scene: Scene) -> Any:
     seen = cells_in_view(scene.footprints, scene.config.geometry.map_shape)
-    return _draw_cells(axes, scene, np.where(seen.numpy(), 1.0, 0.5), "all footprints")
+    return _draw_cells(axes, scene, torch.where(seen, 1.0, 0.5), "all footprints")
 
 
 # Area means -------------------------------------------------------------------------------
