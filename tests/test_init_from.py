@@ -13,7 +13,6 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
-from marl_framework.main import main
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.prediction import predictor_state, predictor_weights
 from marl_framework.planners.team import Checkpoint
@@ -22,6 +21,7 @@ from marl_framework.stage_timer import StageTimer
 from marl_framework.training.initial import follow_teacher, take_weights
 from marl_framework.training.trainer import Trainer
 from tests.algorithms.making import same
+from tests.running import results, run_main
 from tests.small import small_config
 
 CPU = torch.device("cpu")
@@ -175,22 +175,19 @@ def test_an_algorithm_that_cannot_be_pulled_is_refused() -> None:
 
 class House:
     def __init__(self, base: Path) -> None:
-        self.runs = base / "runs"
+        self.base, self.runs = base, base / "runs"
 
     def train(self, name: str, *options: str, seed: int = 3, steps: int = 4) -> int:
         sets = (
-            f"logging.directory={self.runs}",
             f"environment.seed={seed}",
             f"learning.training_steps={steps}",
             "logging.checkpoint_interval=1",
             "evaluation.interval=0",
         )
-        given = [part for text in sets for part in ("--set", text)]
-        start = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", name]
-        return main([*start, *given, *options])
+        return run_main(self.base, name, *options, sets=sets)
 
     def results(self, name: str) -> dict[str, Any]:
-        return json.loads((self.runs / name / "summary.json").read_text())["results"]
+        return results(self.runs / name)
 
 
 def test_a_run_records_what_it_started_with_and_resumes_without_it(tmp_path, capsys) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from marl_framework.main import main
 from marl_framework.training.trainer import Trainer
+from tests.running import results, run_main
 from tests.training.steps import at_step
 
 ROOT = Path(__file__).parents[1]
@@ -20,16 +22,7 @@ ROOT = Path(__file__).parents[1]
 def train(tmp_path):
     """Train params_test.yaml into tmp_path/runs/NAME; returns the exit code."""
 
-    def run(name: str, *arguments: str) -> int:
-        runs = f"logging.directory={tmp_path / 'runs'}"
-        given = ["--config", "params_test.yaml", "--device", "cpu", "--set", runs]
-        return main([*given, "--run-name", name, *arguments])
-
-    return run
-
-
-def summary(tmp_path, name):
-    return json.loads((tmp_path / "runs" / name / "summary.json").read_text())
+    return partial(run_main, tmp_path)
 
 
 @pytest.mark.usefixtures("drawn")
@@ -41,7 +34,7 @@ def test_a_run_leaves_all_it_promises(train, tmp_path, capsys):
     for name in ("last.pt", "best.pt"):
         checkpoint = torch.load(run / "checkpoints" / name, weights_only=True)
         assert {"actor", "critic", "target_critic"} <= set(checkpoint)
-    found = summary(tmp_path, "t")
+    found = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())
     assert set(found) == {"results", "timing", "machine"}
     assert found["results"]["training_steps"] == 4
     assert 0 < found["results"]["best"]["validation_entropy"] <= 1
@@ -67,16 +60,16 @@ def test_a_run_leaves_all_it_promises(train, tmp_path, capsys):
 def test_the_same_seed_gives_the_same_results_and_another_seed_does_not(train, tmp_path):
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         assert train(name, "--set", f"environment.seed={seed}") == 0
-    results = [summary(tmp_path, name)["results"] for name in "abc"]
-    assert results[0] == results[1]
-    assert results[0]["weights_sha256"] != results[2]["weights_sha256"]
-    assert results[0]["last"] != results[2]["last"]
+    found = [results(tmp_path / "runs" / name) for name in "abc"]
+    assert found[0] == found[1]
+    assert found[0]["weights_sha256"] != found[2]["weights_sha256"]
+    assert found[0]["last"] != found[2]["last"]
 
 
 def test_validation_does_not_touch_the_training(train, tmp_path):
     for name, interval in (("never", 0), ("always", 1)):
         assert train(name, "--set", f"evaluation.interval={interval}") == 0
-    never, always = (summary(tmp_path, name)["results"] for name in ("never", "always"))
+    never, always = (results(tmp_path / "runs" / name) for name in ("never", "always"))
     assert never["weights_sha256"] == always["weights_sha256"]
     assert never["best"] == {}
     assert (tmp_path / "runs" / "never" / "checkpoints" / "best.pt").exists()
@@ -86,7 +79,7 @@ def test_whole_episodes_are_collected_until_the_batches_are_full(train, tmp_path
     # 2 UAVs × 4 moves × 4 missions are 32 transitions a rollout; 40 are asked for.
     sizes = ("--set", "learning.batch_size=20", "--set", "learning.batch_number=2")
     assert train("t", *sizes, "--set", "learning.training_steps=1") == 0
-    assert summary(tmp_path, "t")["results"]["transitions"] == 64
+    assert results(tmp_path / "runs" / "t")["transitions"] == 64
 
 
 def test_a_profile_is_written(train, tmp_path, capsys):

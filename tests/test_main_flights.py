@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.raster_file import read_raster
 from marl_framework.runs.folder import RunFolder
+from tests.running import run_main
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -30,12 +32,7 @@ DEPLOY = ("--set", "experiment.missions.mission_mode=deployment")
 def fly(tmp_path: Path) -> Run:
     """Fly params_test.yaml into tmp_path/runs/NAME; returns the exit code."""
 
-    def run(name: str, *arguments: str) -> int:
-        runs = f"logging.directory={tmp_path / 'runs'}"
-        given = ["--config", "params_test.yaml", "--set", runs, "--run-name", name]
-        return main([*given, "--device", "cpu", *arguments])
-
-    return run
+    return partial(run_main, tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Trainings, wrappers, exports and own planners among zones, obstacles and costs."""
 
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +17,11 @@ from marl_framework.evaluation.comparison import prepare
 from marl_framework.evaluation.outlines import zone_outlines
 from marl_framework.export import main as export
 from marl_framework.integrations.missions import Missions
-from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.registry import make_planner
 from tests.mission.zones import box_zones, feature, touches, write_zones, zone_config
+from tests.running import results, run_main
 from tests.teams import save_team
 
 COST = "experiment.constraints.cost"
@@ -30,35 +29,27 @@ OBSTACLES = "experiment.constraints.obstacles"
 CROWDED = (f"{OBSTACLES}.number=4", "observation.no_fly=true", "observation.centred_no_fly=true")
 
 
-def train(folder: Path, name: str, *settings: str, options: tuple[str, ...] = ()) -> int:
-    keys = (f"logging.directory={folder / 'runs'}", *settings)
-    given = [word for key in keys for word in ("--set", key)]
-    fixed = ("--config", "params_test.yaml", "--device", "cpu", "--run-name", name)
-    return main([*fixed, *options, *given])
-
-
 def weights(folder: Path, name: str) -> str:
-    summary = json.loads((folder / "runs" / name / "summary.json").read_text())
-    return summary["results"]["weights_sha256"]
+    return results(folder / "runs" / name)["weights_sha256"]
 
 
 def test_a_resumed_training_among_obstacles_is_the_same(tmp_path: Path) -> None:
-    assert train(tmp_path, "whole", *CROWDED) == 0
-    assert train(tmp_path, "parts", *CROWDED, "learning.training_steps=2") == 0
+    assert run_main(tmp_path, "whole", sets=CROWDED) == 0
+    assert run_main(tmp_path, "parts", sets=(*CROWDED, "learning.training_steps=2")) == 0
     more = ("--resume", "--allow-changed", "learning.training_steps")
-    assert train(tmp_path, "parts", *CROWDED, "learning.training_steps=4", options=more) == 0
+    assert run_main(tmp_path, "parts", *more, sets=(*CROWDED, "learning.training_steps=4")) == 0
     assert weights(tmp_path, "parts") == weights(tmp_path, "whole")
     other = (*CROWDED[1:], f"{OBSTACLES}.number=3")
-    assert train(tmp_path, "other", *other) == 0
+    assert run_main(tmp_path, "other", sets=other) == 0
     assert weights(tmp_path, "other") != weights(tmp_path, "whole")
 
 
 def test_a_resumed_training_on_random_fields_is_the_same(tmp_path: Path) -> None:
     fields = ("environment.field=random", "observation.no_fly=true")
-    assert train(tmp_path, "whole", *fields) == 0
-    assert train(tmp_path, "parts", *fields, "learning.training_steps=2") == 0
+    assert run_main(tmp_path, "whole", sets=fields) == 0
+    assert run_main(tmp_path, "parts", sets=(*fields, "learning.training_steps=2")) == 0
     more = ("--resume", "--allow-changed", "learning.training_steps")
-    assert train(tmp_path, "parts", *fields, "learning.training_steps=4", options=more) == 0
+    assert run_main(tmp_path, "parts", *more, sets=(*fields, "learning.training_steps=4")) == 0
     assert weights(tmp_path, "parts") == weights(tmp_path, "whole")
 
 
@@ -74,9 +65,9 @@ def test_a_resumed_training_notices_other_zones_and_maps(tmp_path, refused) -> N
     write_zones(zones, feature(shapely.box(0, 0, 6, 6)))
     np.save(raster, np.random.default_rng(3).random((400, 400)))
     kept = {file: file.read_bytes() for file in (zones, raster)}
-    assert train(tmp_path, "t", *one_place, "learning.training_steps=1") == 0
+    assert run_main(tmp_path, "t", sets=(*one_place, "learning.training_steps=1")) == 0
     more = ("--resume", "--allow-changed", "learning.training_steps")
-    resume = partial(train, tmp_path, "t", *one_place, "learning.training_steps=2", options=more)
+    resume = partial(run_main, tmp_path, "t", *more, sets=(*one_place, "learning.training_steps=2"))
     write_zones(zones, feature(shapely.box(0, 0, 7, 6)))
     assert f"no_fly_zones: {zones}" in refused(resume)
     zones.write_bytes(kept[zones])
@@ -117,7 +108,7 @@ def test_an_export_with_observations_refuses_what_it_would_not_know(
     ],
 )
 def test_bad_settings_are_one_line_and_leave_nothing(setting, named, tmp_path, refused) -> None:
-    assert named in refused(train, tmp_path, "t", setting)
+    assert named in refused(run_main, tmp_path, "t", f"--set={setting}")
     assert not (tmp_path / "runs").exists()
 
 

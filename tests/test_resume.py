@@ -17,10 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.main import main
 from marl_framework.runs.lock import RunLock
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
+from tests.running import results, run_main
 from tests.soaking import in_soak
 from tests.training.steps import at_step
 
@@ -47,9 +47,7 @@ class House:
         self._monkeypatch = monkeypatch
 
     def train(self, name: str, *options: str, sets: tuple[str, ...] = ()) -> int:
-        settings = (*SCHEDULE, f"logging.directory={self.runs}", *sets)
-        arguments = [part for text in settings for part in ("--set", text)]
-        return main(["--config", "params_test.yaml", *arguments, "--run-name", name, *options])
+        return run_main(self.runs.parent, name, *options, sets=(*SCHEDULE, *sets))
 
     def stop_in(self, step: int, how: Callable[[], None]) -> None:
         """Let something happen in the middle of a training step, once."""
@@ -73,7 +71,7 @@ class House:
         return torch.load(self.runs / name / "checkpoints" / file, weights_only=True)
 
     def results(self, name: str):
-        return json.loads((self.runs / name / "summary.json").read_text())["results"]
+        return results(self.runs / name)
 
     def checkpoints(self, name: str) -> list[str]:
         return sorted(os.listdir(self.runs / name / "checkpoints"))

@@ -1,7 +1,6 @@
 """Custom parts, and algorithms other than COMA, train, resume, fly and are exported."""
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from torch import nn
 from marl_framework import evaluate, export
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.parts import ALGORITHMS, NETWORKS, PLANNERS, SENSORS, TERRAINS
-from marl_framework.main import main
 from marl_framework.networks.registry import make_actor
 from marl_framework.planners.team import find_checkpoint
 from tests import custom_parts
 from tests.custom_parts import MODULE
+from tests.running import results, run_main
 from tests.small import small_config
 from tests.soaking import in_soak
 
@@ -48,14 +47,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(name: str, *settings: str, options: tuple[str, ...] = ()) -> int:
-    given = [part for setting in settings for part in ("--set", setting)]
-    fixed = ("--config", "params_test", "--device", "cpu", "--run-name", name)
-    return main([*fixed, *given, *options])
+    return run_main(Path(), name, *options, sets=settings)
 
 
 def checksum(name: str) -> str:
-    text = json.loads(Path(f"runs/{name}/summary.json").read_text(encoding="utf-8"))
-    return text["results"]["weights_sha256"]
+    return results(Path("runs", name))["weights_sha256"]
 
 
 @pytest.mark.parametrize("part", [*FIRST, *in_soak(*(part for part in PARTS if part not in FIRST))])

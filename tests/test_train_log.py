@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,17 @@ import pytest
 from marl_framework.main import main
 from marl_framework.runs.lock import RunLock
 from marl_framework.training.trainer import Trainer
+from tests.running import run_main
 from tests.terminal import Terminal
 from tests.training.steps import at_step
 
-GIVEN = ("--config=params_test.yaml", "--device=cpu", "--run-name=t")
 Train = Callable[..., int]
 
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Train two steps of params_test.yaml into tmp_path/runs/t; returns the exit code."""
-    runs = f"--set=logging.directory={tmp_path / 'runs'}"
-
-    def run(*arguments: str) -> int:
-        steps = "--set=learning.training_steps=2"
-        return main([*GIVEN, runs, steps, *arguments])
-
-    return run
+    return partial(run_main, tmp_path, "t", "--set=learning.training_steps=2")
 
 
 @pytest.fixture

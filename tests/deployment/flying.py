@@ -11,8 +11,8 @@ import pyproj
 from affine import Affine
 
 from marl_framework.config.mission import DeploymentConfig
-from marl_framework.main import main
 from tests.mission.terrains.test_geotiff import write
+from tests.running import results, run_main
 
 MAP = "sensor.simulation.raster"
 WEST, SOUTH = 691000.0, 5334870.0
@@ -25,12 +25,9 @@ def deploy(folder: Path, path: Path, *settings: str) -> int:
         "experiment.policy=coverage",
         "sensor.simulation.kinds=[raster]",
         f"{MAP}.path={path}",
-        f"logging.directory={folder / 'runs'}",
         *settings,
     )
-    given = [word for key in keys for word in ("--set", key)]
-    options = ["--run-name", "t", "--device", "cpu", "--missions", "2"]
-    return main(["--config", "params_test.yaml", *options, *given])
+    return run_main(folder, "t", "--missions=2", sets=keys)
 
 
 def bumps() -> np.ndarray:
@@ -44,7 +41,7 @@ def write_utm(folder: Path) -> Path:
 
 
 def missions(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    found = json.loads((folder / "runs" / "t" / "summary.json").read_text())["results"]
+    found = results(folder / "runs" / "t")
     return [(folder / "runs" / "t" / m["folder"], m) for m in found["missions"]]
 
 

@@ -14,6 +14,7 @@ from marl_framework import distill
 from marl_framework.config.loading import dump_config, load_config
 from marl_framework.evaluate import main as evaluate
 from marl_framework.main import main as train
+from tests.running import results
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -44,7 +45,7 @@ class House:
         return self.distill("--tasks", str(self.tasks), *teachers, *arguments)
 
     def results(self, name: str) -> dict[str, Any]:
-        return json.loads((self.runs / name / "summary.json").read_text())["results"]
+        return results(self.runs / name)
 
 
 @pytest.fixture

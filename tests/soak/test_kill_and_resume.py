@@ -6,16 +6,15 @@ those of an uninterrupted run, every checkpoint must be readable, and no other f
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from marl_framework.runs.checkpoint import load_checkpoint
+from tests.running import results
 from tests.soak.commands import TIMES, start, training
 
 pytestmark = pytest.mark.soak
@@ -76,8 +75,3 @@ def test_a_killed_training_ends_like_one_that_was_not(
         names, wanted = ({p.name for p in (of / folder).iterdir()} for of in (run, expected))
         assert names - MAY_DIFFER == wanted - MAY_DIFFER
     assert [path.name for path in run.parent.iterdir()] == ["killed"]
-
-
-def results(run: Path) -> Any:
-    """Return the results in a run's summary."""
-    return json.loads((run / "summary.json").read_text(encoding="utf-8"))["results"]

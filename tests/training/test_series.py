@@ -14,6 +14,7 @@ from marl_framework.config.loading import config_from_dict, dump_config, load_co
 from marl_framework.config.model import Config
 from marl_framework.main import main
 from marl_framework.training.series import sum_up, write_summary
+from tests.running import results, run_main
 
 Train = Callable[..., int]
 GIVEN = ("--config", "params_test.yaml", "--device", "cpu", "--max-episodes", "2")
@@ -22,10 +23,9 @@ GIVEN = ("--config", "params_test.yaml", "--device", "cpu", "--max-episodes", "2
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Train two steps of params_test.yaml with several seeds; returns the exit code."""
-    runs = f"logging.directory={tmp_path / 'runs'}"
 
     def run(seeds: str, *arguments: str, name: str = "t") -> int:
-        return main([*GIVEN, "--set", runs, "--run-name", name, "--seeds", seeds, *arguments])
+        return run_main(tmp_path, name, "--max-episodes=2", "--seeds", seeds, *arguments)
 
     return run
 
@@ -41,10 +41,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
     monkeypatch.setattr("marl_framework.training.series.run_commands", run_commands)
     return found
-
-
-def results(run: Path) -> dict:
-    return json.loads((run / "summary.json").read_text())["results"]
 
 
 @pytest.mark.soak
