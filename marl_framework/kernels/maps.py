@@ -190,12 +190,6 @@ def draw_critic_maps(
     launch("maps.draw_critic", _grid(out, sizes), *arguments, **constants, num_warps=4)
 
 
-@draw_actor_maps.register_fake
-@draw_critic_maps.register_fake
-def _(*arguments: Any) -> None:
-    """Return nothing; the kernels only write to `out`."""
-
-
 def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int]:
     return len(out) * sizes.N, -(-sizes.X // ROWS)
 

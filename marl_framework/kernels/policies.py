@@ -92,11 +92,6 @@ def choose_actions(
     launch("policies.choose", programs, choice, moves.stride(0), e, S=sizes, num_warps=1)
 
 
-@choose_actions.register_fake
-def _(*arguments: Any) -> None:
-    """Return nothing; results are in the mutated arguments."""
-
-
 @torch.library.custom_op("marl_framework::policy_advantages", mutates_args=())
 def policy_advantages(
     logits: Tensor,

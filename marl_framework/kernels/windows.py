@@ -411,12 +411,6 @@ def _fuse_global(
     return _fuse(inputs, maps, team=True, own=True, heard=True)
 
 
-@_read_windows.register_fake
-@_fuse_own.register_fake
-def _(*arguments: Any) -> None:
-    """Return nothing; the kernels only write to mutated arguments."""
-
-
 @_fuse_global.register_fake
 def _(readings: Tensor, *arguments: Any) -> Tensor:
     return readings.new_empty(3, readings.shape[0], dtype=torch.float64)
