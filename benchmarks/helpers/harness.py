@@ -150,13 +150,6 @@ def peak_flops(device: torch.device, precision: torch.dtype) -> float:
 # Memory -----------------------------------------------------------------------------------
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the available memory [bytes]: free memory of a GPU, or 70 % of the CPU's memory."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(0.7 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
 def reset_peak_memory(device: torch.device) -> None:
     """Reset `peak_memory` if the system supports it."""
     if device.type == "cuda":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,9 @@ class NetworksAlone:
         flops, seconds = 0, 0.0
         rows = max(self.calls.learning)
         for network, maps in ((self._actor, self._observations), (self._critic, self._states)):
-            for m, k, n in _products(network, maps[:1].float()):
+            for _, layer, _, outputs in layers_called(network, maps[:1].float()):
+                n, k = len(layer.weight), layer.weight[0].numel()
+                m = outputs.numel() // n
                 for sides in ((rows * m, k, n), (n, rows * m, k), (rows * m, n, k)):
                     flops += 2 * math.prod(sides)
                     seconds += product_seconds(*sides, self._precision, self._device)
@@ -122,22 +125,22 @@ class NetworksAlone:
         outputs.backward(torch.ones_like(outputs))
 
 
-def _products(network: nn.Module, maps: Tensor) -> list[tuple[int, int, int]]:
-    """Return the sizes (m, k, n) of the forward product of each layer for one input."""
-    sizes: list[tuple[int, int, int]] = []
+def layers_called(
+    network: nn.Module, maps: Tensor
+) -> list[tuple[str, nn.Conv2d | nn.Linear, Tensor, Tensor]]:
+    """Return name, module, inputs and outputs of each layer with products, in order of calls."""
+    found: list[tuple[str, nn.Conv2d | nn.Linear, Tensor, Tensor]] = []
+    names = {m: n for n, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)}
 
-    def note(layer: nn.Module, _: object, outputs: Tensor) -> None:
-        weight = layer.weight
-        assert isinstance(weight, Tensor)
-        sizes.append((outputs[0].numel() // len(weight), weight[0].numel(), len(weight)))
+    def note(layer: Any, arguments: tuple[Tensor], outputs: Tensor) -> None:
+        found.append((names[layer], layer, arguments[0], outputs))
 
-    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    hooks = [layer.register_forward_hook(note) for layer in layers]
+    hooks = [layer.register_forward_hook(note) for layer in names]
     with torch.no_grad():
         network(maps)
     for hook in hooks:
         hook.remove()
-    return sizes
+    return found
 
 
 def product_seconds(m: int, k: int, n: int, precision: torch.dtype, device: torch.device) -> float:

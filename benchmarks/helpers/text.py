@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from io import StringIO
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from marl_framework.evaluation.report import as_text
 
 
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -19,9 +19,7 @@ def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
         table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    buffer = StringIO()
-    Console(file=buffer, width=300, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return as_text(table)
 
 
 def fenced(text: str) -> str:

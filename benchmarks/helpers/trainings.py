@@ -136,6 +136,7 @@ def compare_variants(
     variants: Mapping[str, Sequence[str]],
     by_seed: Callable[[int], Sequence[str]] = lambda _: (),
     more: Callable[[Config], Run] = lambda _: {},
+    validated: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train those combinations of `--variants` and `--seeds` that the JSON lacks.
 
@@ -144,6 +145,7 @@ def compare_variants(
         variants: overrides by variant.
         by_seed: function that returns additional overrides for a seed.
         more: function that returns additional entries of a run, given the run's configuration.
+        validated: overrides of the validation missions.
 
     Returns:
         `settings` and `runs`; a run has `variant`, `seed`, `rows` (see `learn`) and the entries of
@@ -154,7 +156,8 @@ def compare_variants(
         if not cache.has(variant=variant, seed=seed):
             overrides = (*by_seed(seed), f"environment.seed={seed}", *variants[variant])
             chosen = with_overrides(job.config, *overrides)
-            rows = learn(chosen, job.device)
+            flown = [with_overrides(chosen, *validated)] if validated else []
+            rows = learn(chosen, job.device, *flown)
             cache.add(variant=variant, seed=seed, rows=rows, **more(chosen))
     return cache.results
 

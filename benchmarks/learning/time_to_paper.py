@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import product
 from statistics import mean
 from typing import Any
 
-from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import Cache, Run, add_variants, first_below, learn
+from benchmarks.helpers.trainings import Run, add_variants, compare_variants, first_below
 
 PAPER = 0.284
 MISSION = ("sensor.simulation.kinds=[split]", "experiment.missions.start=published")
@@ -30,14 +29,7 @@ VARIANTS = {p: [*MISSION, f"compute.precision={p}"] for p in ("bfloat16", "float
 
 def measure(job: Job) -> dict[str, Any]:
     """Train the combinations of `--variants` and `--seeds` that the JSON lacks."""
-    cache, options = Cache(job, VARIANTS), job.options
-    for seed, variant in product(options.seeds, options.variants):
-        if not cache.has(variant=variant, seed=seed):
-            overrides = (f"environment.seed={seed}", *VARIANTS[variant])
-            config = with_overrides(job.config, *overrides)
-            rows = learn(config, job.device, with_overrides(config, *MAP))
-            cache.add(variant=variant, seed=seed, rows=rows)
-    return cache.results
+    return compare_variants(job, VARIANTS, validated=MAP)
 
 
 def table(results: Mapping[str, Any]) -> str:

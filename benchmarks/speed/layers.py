@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.helpers.command_line import Job, Parser
-from benchmarks.helpers.networks_alone import NetworkCalls
+from benchmarks.helpers.networks_alone import NetworkCalls, layers_called
 from benchmarks.helpers.text import duration_text, table_text
 from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
@@ -106,26 +106,12 @@ def layers_of(config: Config, precision: torch.dtype) -> list[Layer]:
     for name, make in (("actor", make_actor), ("critic", make_critic)):
         network = make(config.networks, config.compute, sizes)
         maps = torch.zeros(1, sizes.channels(name), *sizes.shape, dtype=precision)
-        found += _layers_of(name, network, maps)
-    return found
-
-
-def _layers_of(network: str, module: nn.Module, maps: Tensor) -> list[Layer]:
-    found: list[Layer] = []
-    names = {each: name for name, each in module.named_modules()}
-
-    def keep(layer: nn.Module, arguments: tuple[Tensor], outputs: Tensor) -> None:
-        assert isinstance(layer, nn.Conv2d | nn.Linear)
-        inputs = arguments[0]
-        flops = 2 * outputs.numel() * layer.weight[0].numel()
-        described = network, names[layer], layer, inputs.shape, inputs.dtype, flops
-        found.append(Layer(*described, is_first=not found))
-
-    for layer in names:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_hook(keep)
-    with torch.no_grad(), autocast(maps.device, maps.dtype):
-        module(maps)
+        with autocast(maps.device, maps.dtype):
+            called = layers_called(network, maps)
+        for number, (layer, module, inputs, outputs) in enumerate(called):
+            flops = 2 * outputs.numel() * module.weight[0].numel()
+            described = name, layer, module, inputs.shape, inputs.dtype, flops
+            found.append(Layer(*described, is_first=number == 0))
     return found
 
 

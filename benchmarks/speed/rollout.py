@@ -45,6 +45,7 @@ from marl_framework.device import resolve_precision
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.task import MissionTask
 from marl_framework.stage_timer import OTHER, StageTimer
+from marl_framework.training.memory import device_memory
 
 NUM_ENVS = "1,16,64"
 MOST_ENVS = 2**20
@@ -250,7 +251,7 @@ def check_missions_fit(config: Config, num_envs: int, device: torch.device) -> N
     rows, cols = config.geometry.map_shape
     # Own beliefs and the global one in float32, one byte of truth.
     a_mission = rows * cols * (4 * config.missions.most_agents + 5)
-    most = harness.free_memory(device) // a_mission
+    most = device_memory(device)[0] // a_mission
     if num_envs > most:
         raise ConfigError(
             f"--num-envs {num_envs}: the maps need {num_envs * a_mission / 1e9:.1f} GB; "

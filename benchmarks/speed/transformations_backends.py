@@ -18,6 +18,7 @@ from benchmarks.helpers.one_at_a_time import Missions, fuse_whole_map, observe_a
 from benchmarks.reference import plain_mission
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.model import Config
+from marl_framework.training.memory import device_memory
 
 CHANNELS = ObservationConfig().actor_channels
 ONE_THREAD = "kornia cpu one thread"
@@ -205,7 +206,7 @@ class Bench:
         self, row: Row, recorded: Recorded, prepare: Prepare, device: torch.device
     ) -> None:
         needed = _bytes_needed(recorded.flown, row.missions)
-        if needed > harness.free_memory(device):
+        if needed > device_memory(device)[0]:
             row.status = f"needs {needed / 2**30:.0f} GiB of memory"
             return
         try:

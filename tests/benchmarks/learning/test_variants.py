@@ -60,9 +60,9 @@ def test_the_time_to_the_paper_ends_where_all_later_validations_are_below():
 
 
 def test_the_time_to_the_paper_is_that_of_its_mission(tmp_path, capsys, monkeypatch):
-    seen, learn = [], time_to_paper.learn
+    seen, learn = [], trainings.learn
     monkeypatch.setattr(time_to_paper, "MAP", ("sensor.pixel.number_x=5",))
-    monkeypatch.setattr(time_to_paper, "learn", lambda *a: seen.extend(a) or learn(*a))
+    monkeypatch.setattr(trainings, "learn", lambda *a: seen.extend(a) or learn(*a))
     run(time_to_paper, tmp_path, *TINY, "--variants", "float32", "--seeds", "3")
     trained, _, flown = seen
     assert (trained.experiment.missions.start, trained.compute.precision) == (

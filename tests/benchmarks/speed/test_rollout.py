@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.speed import rollout
@@ -106,7 +105,8 @@ def test_memory_of_a_mission_is_the_slope_between_both_numbers(config, monkeypat
 
 def test_more_missions_than_memory_are_refused(config, monkeypatch):
     rows, cols = config.geometry.map_shape
-    monkeypatch.setattr(harness, "free_memory", lambda _: 10 * rows * cols * (2 * 4 + 4 + 1))
+    free = 10 * rows * cols * (2 * 4 + 4 + 1)
+    monkeypatch.setattr(rollout, "device_memory", lambda _: (free, free))
     rollout.check_missions_fit(config, 10, CPU)
     with pytest.raises(ConfigError, match=r"--num-envs 11.* 10$"):
         rollout.check_missions_fit(config, 11, CPU)
