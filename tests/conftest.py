@@ -134,15 +134,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Call a command that must end with bad input and one line; return that line."""
+    """Call a command that must end with bad input, or another code, and one line; return that."""
 
-    def run(command: Callable[..., int], *arguments: object) -> str:
+    def run(command: Callable[..., int], *arguments: object, code: int = 2, **more: object) -> str:
         capsys.readouterr()
         try:
-            code: object = command(*arguments)
+            found: object = command(*arguments, **more)
         except SystemExit as stop:  # of the parser
-            code = stop.code
-        assert code == 2
+            found = stop.code
+        assert found == code
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")
         return line

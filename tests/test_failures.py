@@ -37,14 +37,12 @@ def _bad_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_bad_third_step")
-def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, capsys) -> None:
-    assert main(arguments(tmp_path)) == 1
-    error = capsys.readouterr().err.splitlines()
+def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, refused) -> None:
+    error = refused(main, arguments(tmp_path), code=1)
     run = tmp_path / "runs" / "t"
-    assert len(error) == 1
-    assert error[0].startswith("error: 4 updates up to training step 3 were skipped")
-    assert "learning.max_skipped_updates allows 0" in error[0]
-    assert str(run / "not_finite.pt") in error[0]
+    assert error.startswith("error: 4 updates up to training step 3 were skipped")
+    assert "learning.max_skipped_updates allows 0" in error
+    assert str(run / "not_finite.pt") in error
     dump = torch.load(run / "not_finite.pt", weights_only=True)
     assert all(value.isfinite().all() for value in dump["critic"].values())
     assert dump["metrics"]["critic_loss"] != dump["metrics"]["critic_loss"]  # NaN
@@ -52,13 +50,11 @@ def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, 
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
 
 
-def test_a_reward_that_is_not_finite_is_named(tmp_path, capsys, monkeypatch) -> None:
+def test_a_reward_that_is_not_finite_is_named(tmp_path, refused, monkeypatch) -> None:
     text = "def nan(state, actions, utility):\n    return utility.relative * float('nan')\n"
     (tmp_path / "my_nan.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(arguments(tmp_path, "experiment.reward.function=my_nan.nan")) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = refused(main, arguments(tmp_path, "experiment.reward.function=my_nan.nan"), code=1)
     assert "experiment.reward.function: my_nan.nan" in error
     assert "learning_rate" not in error
 

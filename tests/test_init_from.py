@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,7 +227,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_as_it_did(tmp_
 
 
 def test_a_resumed_training_notices_another_teacher_and_needs_none_once_its_pull_is_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     house, teacher = House(tmp_path), tmp_path / "teacher.pt"
     assert house.train("a", seed=9, steps=1) == 0
@@ -241,12 +242,8 @@ def test_a_resumed_training_notices_another_teacher_and_needs_none_once_its_pull
     payload = load_checkpoint(best)
     payload["actor"]["head.bias"] += 1
     save_checkpoint(teacher, payload)
-    capsys.readouterr()
-    assert house.train("parts", *longer, steps=3) == 2
-    assert (
-        f"learning.teacher.run: {teacher} has changed since this run began"
-        in capsys.readouterr().err
-    )
+    line = refused(house.train, "parts", *longer, steps=3)
+    assert f"learning.teacher.run: {teacher} has changed since this run began" in line
     shutil.copy(best, teacher)
     assert house.train("parts", *longer, steps=3) == 0
     teacher.unlink()
@@ -264,13 +261,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, options) ->
     assert not house.runs.exists()
 
 
-def test_a_resumed_training_notices_another_predictor(tmp_path, capsys) -> None:
+def test_a_resumed_training_notices_another_predictor(tmp_path, refused) -> None:
     house, predictor = House(tmp_path), tmp_path / "predictor.pt"
     sees = ("--set", "observation.predicted=true", "--set", f"networks.predictor={predictor}")
     save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
     assert house.train("a", *sees, steps=1) == 0
     save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
     longer = ("--resume", "--allow-changed", "learning.training_steps")
-    capsys.readouterr()
-    assert house.train("a", *sees, *longer, steps=2) == 2
-    assert f"networks.predictor: {predictor} " in capsys.readouterr().err
+    line = refused(house.train, "a", *sees, *longer, steps=2)
+    assert f"networks.predictor: {predictor} " in line

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def house(tmp_path: Path) -> House:
 
 
 def test_the_command_makes_a_team_that_flies_and_resumes(
-    house: House, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    house: House, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     assert house.both("--run-name", "c") == 0
     run = house.runs / "c"
@@ -68,17 +70,15 @@ def test_the_command_makes_a_team_that_flies_and_resumes(
     assert house.both("--run-name", "c", "--resume") == 0
     flight = ("--policies", "learned", "--missions", "2", "--out", str(tmp_path / "out"))
     assert evaluate(["--checkpoint", str(run), "--device", "cpu", *flight]) == 0
-    capsys.readouterr()
     again = ("--config", str(run / "config.yaml"), "--run-name", "c", "--resume")
-    assert train(again) == 2
-    assert_one_line(capsys, "c: ")
-    assert house.distill("--teacher", "a=random", "--run-name", "c", "--resume") == 2
-    assert_one_line(capsys, "distillation.tasks", "distillation.teachers")
+    assert "c: " in refused(train, again)
+    line = refused(house.distill, "--teacher", "a=random", "--run-name", "c", "--resume")
+    assert re.search(r"distillation\.tasks.*distillation\.teachers", line)
 
 
 @pytest.mark.soak
 def test_a_worker_is_trained_for_each_task_and_teaches_it(
-    house: House, capsys: pytest.CaptureFixture[str]
+    house: House, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
     short = ("training_steps=1", "batch_size=8", "batch_number=2", "data_passes=1")
     sets = [part for text in short for part in ("--set", f"learning.{text}")]
@@ -88,9 +88,7 @@ def test_a_worker_is_trained_for_each_task_and_teaches_it(
     assert house.distill(*workers) == 0
     assert sorted(path.name for path in house.runs.iterdir()) == ["w-field", "w-many"]
     assert load_config(house.runs / "w-many" / "config.yaml").experiment.missions.n_agents == 4
-    capsys.readouterr()
-    assert house.distill(*workers) == 2
-    assert "w-field" in capsys.readouterr().err
+    assert "w-field" in refused(house.distill, *workers)
     assert house.distill(*workers, "--resume") == 0
 
     given = ("--tasks", str(house.tasks), "--teacher", "w", "--run-name", "c")
@@ -147,7 +145,7 @@ BAD = [
 @pytest.mark.parametrize(("arguments", "tasks", "words"), BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(
     house: House,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     tmp_path: Path,
     arguments: str,
     tasks: str | None,
@@ -158,16 +156,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     if "{other}" in arguments:
         save_team(tmp_path / "other.pt", small_config(dims=(40.0, 40.0)))
     names = {"tasks": house.tasks, "folder": tmp_path, "other": tmp_path / "other.pt"}
-    assert house.distill(*shlex.split(arguments.format(**names))) == 2
-    assert_one_line(capsys, *words.split())
+    line = refused(house.distill, *shlex.split(arguments.format(**names)))
+    assert re.search(".*".join(map(re.escape, words.split())), line)
     assert not house.runs.exists()
-
-
-def assert_one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
-    """An error is one line that holds these words in their order."""
-    error = rest = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    for word in words:
-        assert word in rest, error
-        rest = rest.partition(word)[2]

@@ -191,7 +191,7 @@ def test_running_out_of_memory_is_told_from_other_errors(
     assert is_out_of_memory(error) is expected
 
 
-def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, capsys) -> None:
+def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, refused) -> None:
     arguments = ["--config", "params_test.yaml", "--device", "cpu"]
     arguments += ["--set", f"logging.directory={tmp_path}"]
     arguments += ["--run-name", "t"]
@@ -200,9 +200,7 @@ def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, cap
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
     monkeypatch.setattr(Trainer, "make_steps", at_step(4, fill))
-    assert main(arguments) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = refused(main, arguments, code=1)
     assert re.match(r"error: out of memory on (cpu|cuda:0): try --set [a-z_.]+=\d+", error)
     monkeypatch.undo()
     assert main([*arguments, "--resume"]) == 0  # from the checkpoint of training step 2
