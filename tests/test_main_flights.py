@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -83,13 +84,6 @@ def test_a_policy_is_flown(policy, key, planner, fly, tmp_path, capsys) -> None:
     assert "F1" in capsys.readouterr().out
 
 
-def raising(error: BaseException) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize(
     ("error", "code", "named"),
     [
@@ -100,7 +94,7 @@ def raising(error: BaseException) -> Callable[..., None]:
 def test_a_flight_that_fails_leaves_its_name_free(
     error, code, named, fly, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(comparison, "evaluate", raising(error))
+    monkeypatch.setattr(comparison, "evaluate", Mock(side_effect=error))
     assert fly("t", "--set", "experiment.policy=random") == code
     said = capsys.readouterr().err
     assert named in said
@@ -112,7 +106,7 @@ def test_a_flight_that_fails_leaves_its_name_free(
 def test_a_drawing_that_fails_leaves_what_was_flown(
     module, fly, measured, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(module, "mission_gif", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(module, "mission_gif", Mock(side_effect=KeyboardInterrupt()))
     deploy = (*DEPLOY, *measured) if module is flights else ()
     assert fly("t", *deploy, "--set", "experiment.policy=random") == 130
     run = tmp_path / "runs" / "t"
@@ -131,7 +125,7 @@ def test_a_drawing_that_fails_leaves_what_was_flown(
 def test_a_full_disk_is_one_line_with_the_folder(
     owner, name, fly, measured, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(owner, name, raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(owner, name, Mock(side_effect=OSError(28, "No space left on device")))
     assert fly("t", *DEPLOY, *measured, "--set", "experiment.policy=random") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: logging.directory: {tmp_path / 'runs' / 't'} ")

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -60,10 +61,7 @@ class House:
         self._monkeypatch.setattr(Trainer, "make_steps", at_step(step, happen))
 
     def crash(self, name: str, step: int, *options: str, sets: tuple[str, ...] = ()) -> None:
-        def end() -> None:
-            raise Crash
-
-        self.stop_in(step, end)
+        self.stop_in(step, Mock(side_effect=Crash))
         with pytest.raises(Crash):
             self.train(name, *options, sets=sets)
 
@@ -354,10 +352,7 @@ def test_a_second_training_of_a_name_is_refused(house: House, refused) -> None:
 
 @pytest.mark.parametrize("state", ["training", "finished"])
 def test_without_locks_a_live_training_keeps_its_folder(state, tmp_path, monkeypatch) -> None:
-    def none(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "no locks here")
-
-    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOSYS, "no locks here")))
     status = {"state": state, "process": this_process()}
     (tmp_path / "status.json").write_text(json.dumps(status))
     if state == "finished":

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -211,10 +212,7 @@ def test_a_trained_team_flies_with_any_number_and_any_radio(
 def test_results_are_there_before_anything_is_drawn(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(comparison, "draw", interrupt)
+    monkeypatch.setattr(comparison, "draw", Mock(side_effect=KeyboardInterrupt))
     arguments = ["--policies", "random", "--checkpoint", str(run), "--missions", "1"]
     assert main([*arguments, "--agents", "1,2", "--out", str(tmp_path)]) == 130
     (only,) = json.loads((tmp_path / "results.json").read_text())["combinations"]

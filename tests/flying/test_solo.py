@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -57,10 +58,8 @@ def fly(
 
 
 def test_an_interrupted_uav_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt  # as on SIGINT, which jobs in the background may ignore
-
-    code, results = fly(tmp_path, monkeypatch, interrupt)
+    signal = Mock(side_effect=KeyboardInterrupt)  # SIGINT; jobs in the background may ignore it
+    code, results = fly(tmp_path, monkeypatch, signal)
     assert (code, results["left"], results["moves"]) == (130, "interrupted", MOVE)
 
 

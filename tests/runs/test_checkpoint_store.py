@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 from marl_framework.runs import files
 from marl_framework.runs.checkpoint_store import (
@@ -52,10 +52,7 @@ def test_other_files_in_the_folder_are_never_removed(tmp_path: Path) -> None:
 
 
 def test_where_links_are_not_possible_last_is_a_copy(tmp_path, monkeypatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     store = store_in(tmp_path)
     for step in (1, 2):
         assert store.save(step, {"training_step": step})
@@ -70,10 +67,7 @@ def test_a_full_disk_keeps_the_earlier_ones_and_warns_once(tmp_path, monkeypatch
     assert store.save(1, {"training_step": 1})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert not store.save(2, {"training_step": 2})
     assert not store.save_best({"training_step": 2})
     assert not store.save(3, {"training_step": 3})

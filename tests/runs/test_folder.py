@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -130,10 +131,7 @@ def test_a_place_that_is_not_writable_is_refused(tmp_path, monkeypatch, refused:
 def test_a_start_that_fails_while_writing_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise failure
-
-    monkeypatch.setattr(folder_module, "write_json", fail)
+    monkeypatch.setattr(folder_module, "write_json", Mock(side_effect=failure))
     expected = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         RunFolder.create(tmp_path / "runs", "t", CONFIG)
@@ -235,10 +233,7 @@ def test_a_repository_around_an_installation_is_not_taken_for_ours(checkout: Pat
 
 
 def test_a_machine_without_git_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any, **__: Any) -> None:
-        raise FileNotFoundError("git")
-
-    monkeypatch.setattr(subprocess, "run", missing)
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=FileNotFoundError("git")))
     noted = describe_environment()
     assert (noted["commit"], noted["uncommitted_changes"]) == (None, None)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -113,9 +114,7 @@ def test_a_failure_of_the_leader_ends_the_others_with_its_code(monkeypatch) -> N
     told = []
     monkeypatch.setattr(Ranks, "broadcast", lambda self, value: told.append(value) or value)
 
-    def fail() -> None:
-        raise ConfigError("no")
-
+    fail = Mock(side_effect=ConfigError("no"))
     with pytest.raises(ConfigError):
         Ranks(0, 2).on_leader(fail)
     monkeypatch.setattr(Ranks, "broadcast", lambda self, value: told[-1])
@@ -185,15 +184,12 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(tmp_path, mon
     """torchrun ends all ranks as soon as one has: the others are about to say why."""
     write_status, killed = RunFolder.write_status, []
 
-    def fail(_: Trainer) -> None:
-        raise RuntimeError("a bug")
-
     def signalled(run: RunFolder, state: str, **known) -> None:
         if state == "failed":
             signal.raise_signal(signal.SIGTERM)
         write_status(run, state, **known)
 
-    monkeypatch.setattr(Trainer, "make_steps", at_step(3, fail))
+    monkeypatch.setattr(Trainer, "make_steps", at_step(3, Mock(side_effect=RuntimeError("a bug"))))
     monkeypatch.setattr(RunFolder, "write_status", signalled)
     earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
     try:
