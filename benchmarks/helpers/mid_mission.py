@@ -101,10 +101,6 @@ class Batch:
 
     def all_of_it(self) -> Tensor:
         """Take readings, fuse received readings, and return the observation [E, N, C, X, Y]."""
-        self.take_readings()
+        self._env.measure(self.state, self._bits)
         self._env.fuse_heard(self.state)
         return self._builder.actor(self.state)
-
-    def take_readings(self) -> None:
-        """Take readings; update own beliefs and averaged maps."""
-        self._env.measure(self.state, self._bits)

@@ -183,17 +183,14 @@ def measure_row(
     warm_up = WARM_UP + 1 if flight.recorded else 1
     whole = harness.measure(flight.episode, seconds, device, warm_up=warm_up)
     joint_step = whole.per(flight.joint_steps)
-    stages = flight.stages(min(3, whole.repeats))
     return {
         "num_envs": num_envs,
         "compiled": config.compute.compile,
         "recorded": flight.recorded,
         "joint_steps_per_s": 1 / joint_step.median,
-        "agent_steps_per_s": flight.task.n_agents / joint_step.median,
         "seconds_per_joint_step": joint_step.median,
         **joint_step.columns("episodes"),
-        "reset_share": stages["reset"] / sum(stages.values()),
-        "stages": stages,
+        "stages": flight.stages(min(3, whole.repeats)),
     }
 
 
@@ -303,14 +300,13 @@ def measure(job: Job) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """Return the rows as text, and the results for memory in two lines."""
-    header = ("missions", "compiled", "joint steps/s", "agent steps/s", "a joint step", "quartiles",
+    header = ("missions", "compiled", "joint steps/s", "a joint step", "quartiles",
               "of the bandwidth", *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
     lines = [
         (
             f"{row['num_envs']:,}",
             "yes" if row["compiled"] else "no",
             number_text(row["joint_steps_per_s"], ",.0f"),
-            number_text(row["agent_steps_per_s"], ",.0f"),
             duration_text(row["seconds_per_joint_step"]),
             quartiles_text(row),
             number_text(row["share_of_bandwidth"], ".1%"),

@@ -102,7 +102,7 @@ def record(config: Config, agents: Sequence[int]) -> dict[int, Recorded]:
 def table(results: Mapping[str, Any]) -> str:
     """Return the rows as text."""
     header = ("backend", "UAVs", "per observation", "quartiles", "per second", "speedup",
-              "windowed", "own reading", "max error", "status")  # fmt: skip
+              "windowed", "max error", "status")  # fmt: skip
     lines = [
         (
             row["backend"],
@@ -112,7 +112,6 @@ def table(results: Mapping[str, Any]) -> str:
             number_text(row["observations_per_second"], ",.0f"),
             number_text(row["speedup"], ",.2f", "×"),
             number_text(row["speedup_windowed"], ",.2f", "×"),
-            duration_text(row["seconds_own_reading"]),
             number_text(row["max_error"], ".0e"),
             row["status"],
         )

@@ -47,8 +47,6 @@ class Row:
     speedup: float | None = None
     """Speedup against `opencv` with the same number of UAVs."""
     speedup_windowed: float | None = None
-    seconds_own_reading: float | None = None
-    """Time of taking the own reading, part of the library's time; only eager rows have it."""
     max_error: float | None = None
     status: str = "ok"
 
@@ -216,9 +214,6 @@ class Bench:
             assert seen is not None
             first = seen.movedim(2, -1).flatten(0, 1).cpu().numpy()
             timing = harness.measure(work, self.seconds, device, warm_up=2)
-            if prepare is _eager:
-                own = harness.measure(batch.take_readings, self.seconds, device, warm_up=2)
-                row.seconds_own_reading = own.per(row.agents).median
         except Exception as error:
             if device == CPU:
                 raise

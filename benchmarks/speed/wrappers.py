@@ -158,11 +158,10 @@ def table(results: Mapping[str, Any]) -> str:
             f"{row['num_envs']:,}",
             f"{row['joint_steps_per_second']:,.0f}",
             number_text(row["share_of_core"], ".0%"),
-            duration_text(row["added_seconds_per_step"]),
         )
         for row in results["rows"]
     ]
-    header = ("wrapper", "missions", "joint steps/s", "of the core", "added to a step of all")
+    header = ("wrapper", "missions", "joint steps/s", "of the core")
     return table_text("Random flight through each interface", header, lines)
 
 
@@ -202,7 +201,6 @@ def _rows(job: Job, clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
                 **step.columns("episodes"),
                 "joint_steps_per_second": e / step.median,
                 "share_of_core": fastest / step.median,
-                "added_seconds_per_step": None if name == "core" else step.median - fastest,
             }
 
 

@@ -26,7 +26,6 @@ def test_rollout_writes_consistent_rows(policy, tmp_path, capsys, monkeypatch):
     rows = found["rows"]
     assert [(r["num_envs"], r["compiled"]) for r in rows] == [(1, True), (1, False), (3, True)]
     for row in rows:
-        assert row["agent_steps_per_s"] == pytest.approx(2 * row["joint_steps_per_s"])
         assert row["joint_steps_per_s"] * row["seconds_per_joint_step"] == pytest.approx(1)
         assert 0 < row["lower_quartile"] <= row["seconds_per_joint_step"] <= row["upper_quartile"]
         assert row["episodes"] >= 3
@@ -36,8 +35,6 @@ def test_rollout_writes_consistent_rows(policy, tmp_path, capsys, monkeypatch):
         assert row["share_of_bandwidth"] == pytest.approx(moved / bandwidth)
         assert tuple(row["stages"]) == rollout.STAGES
         assert positive(row["stages"][stage] for stage in rollout.STAGES[:-1])
-        total = sum(row["stages"].values())
-        assert row["reset_share"] == pytest.approx(row["stages"]["reset"] / total)
     assert found["settings"]["policy"] == policy
     assert f"policy: {policy}" in capsys.readouterr().out
     assert ("bytes_per_env" in found) == (policy == "random")
