@@ -115,10 +115,11 @@ def make_stages(settings: Settings) -> list[Stage]:
             bench(f"batch-128x5-{graphs}", "training", _training, *smaller, config=paper, limit=45),
         ]
     for graphs, value in GRAPHS.items():
-        memory = "51" if graphs == "eager" and not quick else "0"  # starts more processes
+        # Memory takes more processes.
+        memory = () if graphs == "eager" and not quick else ("--no-memory",)
         flown = (
             *("--num-envs", "1,2" if quick else "64,512,2048", "--policy", "actor"),
-            *("--episodes", memory, "--set", f"compute.cuda_graphs={value}"),
+            *(*memory, "--set", f"compute.cuda_graphs={value}"),
         )
         stages.append(bench(f"rollout-{graphs}", "rollout", _ROLLOUT, *flown, limit=120))
         planned = ("--missions", "1" if quick else "1,50", "--set", f"compute.cuda_graphs={value}")

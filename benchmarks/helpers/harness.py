@@ -166,13 +166,6 @@ def peak_memory(device: torch.device) -> int:
     return _process_memory("VmHWM")
 
 
-def held_memory(device: torch.device) -> int:
-    """Return the current memory [bytes] of tensors (GPU) or of this process (CPU)."""
-    if device.type == "cuda":
-        return int(torch.cuda.memory_allocated(device))
-    return _process_memory("VmRSS")
-
-
 def _process_memory(name: str) -> int:
     text = Path("/proc/self/status").read_text(encoding="utf-8")
     match = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)

@@ -30,7 +30,6 @@ from torch import Tensor
 from benchmarks.helpers import harness, processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import (
-    held_memory,
     peak_memory,
     reset_peak_memory,
 )
@@ -55,7 +54,6 @@ STAGES = ("draw", "observe", "policy", "critic_maps", "measure", "reward", "hear
           "reset", OTHER)  # fmt: skip
 MEMORY_ENVS = (16, 64)
 JOINT_STEP = "A joint step is one move of all UAVs of one mission, including its share of the start"
-SETTLED = 50  # episodes after which the memory should not grow
 
 
 # Flying -----------------------------------------------------------------------------------
@@ -208,35 +206,11 @@ def flight_peak(config: Config, num_envs: int, device: torch.device, policy: str
     return peak_memory(device)
 
 
-def held_after(config: Config, device: torch.device, policy: str, episodes: int) -> list[int]:
-    """Return the memory held [bytes] after `SETTLED` and after `episodes` episodes."""
-    flight = Flight(config, config.environment.num_envs, device, policy)
-    results = []
-    for count in (SETTLED, episodes - SETTLED):
-        for _ in range(count):
-            flight.episode()
-        gc.collect()
-        results.append(held_memory(device))
-    return results
-
-
 def bytes_per_env(config: Config, device: torch.device, policy: str) -> float:
     """Return the growth of the peak memory per mission [bytes]."""
     few, many = MEMORY_ENVS
     peaks = [processes.run_alone(flight_peak, config, n, device, policy) for n in (few, many)]
     return (peaks[1] - peaks[0]) / (many - few)
-
-
-def growth_over_episodes(
-    config: Config, device: torch.device, policy: str, episodes: int
-) -> dict[str, Any]:
-    """Fly many missions on a small map; return the memory held after some and after all."""
-    pixel = config.sensor.pixel
-    sides = {"x": pixel.number_x, "y": pixel.number_y}
-    coarse = [f"sensor.pixel.number_{axis}={min(12, side)}" for axis, side in sides.items()]
-    small = with_overrides(config, *coarse, "environment.num_envs=4")
-    held = processes.run_alone(held_after, small, device, policy, episodes)
-    return {"episodes": [SETTLED, episodes], "held_bytes": held, "growth_bytes": held[1] - held[0]}
 
 
 def check_missions_fit(config: Config, num_envs: int, device: torch.device) -> None:
@@ -257,19 +231,17 @@ def check_missions_fit(config: Config, num_envs: int, device: torch.device) -> N
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Measure all rows, and memory unless `--episodes` is 0.
+    """Measure all rows, and memory unless `--no-memory` is given.
 
     Returns:
-        `settings`, `must_do` (see `least_work.count_work`), `rows` (see `measure_row`),
-        `bytes_per_env` and `growth_over_episodes`.
+        `settings`, `must_do` (see `least_work.count_work`), `rows` (see `measure_row`) and
+        `bytes_per_env`.
 
     Raises:
-        ConfigError: the missions do not fit in memory, or there are too few episodes.
+        ConfigError: the missions do not fit in memory.
     """
     config, device, options = job.config, job.device, job.options
-    policy, episodes = options.policy, options.episodes
-    if episodes and episodes <= SETTLED:
-        raise ConfigError(f"--episodes {episodes}: must be 0, or above {SETTLED}")
+    policy = options.policy
     check_missions_fit(config, options.num_envs[-1], device)
     must_do = count_work(config)
     least_seconds = must_do["bytes"] / job.machine["memory_bandwidth"][str(device)]
@@ -292,14 +264,13 @@ def measure(job: Job) -> dict[str, Any]:
             job.save(results)
             speed = f"{row['joint_steps_per_s']:,.0f} joint steps/s"
             print(f"{number} missions, {compiled=}: {speed}", file=sys.stderr, flush=True)
-    if episodes:
+    if not options.no_memory:
         results["bytes_per_env"] = bytes_per_env(config, device, policy)
-        results["growth_over_episodes"] = growth_over_episodes(config, device, policy, episodes)
     return results
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the rows as text, and the results for memory in two lines."""
+    """Return the rows as text, and the memory of a mission in a line."""
     header = ("missions", "compiled", "joint steps/s", "a joint step", "quartiles",
               "of the bandwidth", *(stage.replace("_", " ") for stage in STAGES))  # fmt: skip
     lines = [
@@ -317,12 +288,10 @@ def table(results: dict[str, Any]) -> str:
     title = f"{JOINT_STEP}; policy: {results['settings']['policy']}"
     text = table_text(title, header, lines)
     if "bytes_per_env" in results:
-        (few, many), growth = MEMORY_ENVS, results["growth_over_episodes"]
+        few, many = MEMORY_ENVS
         text += (
             f"One more mission takes {results['bytes_per_env'] / 1e6:.2f} MB "
             f"(peak with {many} against {few} missions).\n"
-            f"From episode {growth['episodes'][0]} to {growth['episodes'][1]} the memory held "
-            f"grows by {growth['growth_bytes'] / 1e6:.2f} MB.\n"
         )
     return text
 
@@ -332,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("speed.rollout", "Time missions flown as for training.")
     parser.add_numbers("--num-envs", NUM_ENVS, "missions at once", MOST_ENVS)
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(random)")
-    parser.add_number("--episodes", 200, "episodes to watch memory; 0 skips it", 0, 10**6)
+    parser.add_argument("--no-memory", action="store_true", help="skip the memory of a mission")
     return parser.publish(arguments, measure, table)
 
 

@@ -32,7 +32,7 @@ OWN = {
     "learning.sample_reuse": ["--kl-limit -1", "--passes 0", "--seeds 0"],
     "learning.search_settings": ["--predictors=", "--missions 1"],
     "speed.ranks": ["--steps 0"],
-    "speed.rollout": ["--num-envs 2000000", "--policy greedy", "--episodes 50"],
+    "speed.rollout": ["--num-envs 2000000", "--policy greedy"],
     "speed.training": ["--steps many", "--precision float8"],
     "speed.transformations": ["--agents 1,x", "--agents 5"],
     "speed.utilisation": ["--processes 0", "--batch 0"],
