@@ -163,10 +163,11 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory [bytes] of tensors (GPU) or of this process (CPU)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    return _process_memory("VmHWM")
+    return process_memory("VmHWM")
 
 
-def _process_memory(name: str) -> int:
+def process_memory(name: str) -> int:
+    """Return a field of /proc/self/status, such as VmRSS [bytes]."""
     text = Path("/proc/self/status").read_text(encoding="utf-8")
     match = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
     if match is None:
