@@ -80,9 +80,9 @@ def share_of(cell, share, CELLS, SHARES):
 
 
 @triton.jit
-def pool_columns(totals, cols, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
-    """Average row sums [BLOCK_C], at columns `cols` of CELLS, onto Y equal shares."""
-    y = tl.arange(0, BLOCK_Y)
+def pool_columns(totals, cols, first, CELLS, Y: tl.constexpr, BLOCK_Y: tl.constexpr):
+    """Average row sums [BLOCK_C], at columns `cols` of CELLS, onto some of Y equal shares."""
+    y = first + tl.arange(0, BLOCK_Y)
     weights = share_of(cols[:, None], y[None, :], CELLS, Y)
     return tl.sum(totals[:, None] * weights, 0)
 

@@ -18,12 +18,10 @@ from torch import Tensor
 from marl_framework.config.model import Config
 from marl_framework.kernels.versions import block, check_contiguous, launch
 
-MOST_COLUMNS = 128
-"""Largest number of lattice columns that the kernels support."""
 MOST_FOOTPRINTS = 31
 """Largest number of UAVs whose footprints the kernels draw; more edges fit no registers."""
-ROWS, CELLS = 16, 128
-"""Lattice rows (drawn maps) and cells (turned maps) that one program handles."""
+ROWS, COLUMNS, CELLS = 16, 32, 128
+"""Lattice rows and columns (drawn maps) and cells (turned maps) that one program handles."""
 
 
 class ActorInputs(NamedTuple):
@@ -110,12 +108,8 @@ class CriticPlaces(NamedTuple):
 
 
 def supports(config: Config) -> bool:
-    """Return whether kernels for maps and actions support the missions.
-
-    They support neither costs nor delays of messages, and at most `MOST_COLUMNS` columns.
-    """
-    missions, columns = config.missions, config.geometry.lattice_shape[1]
-    return not (missions.has_cost or missions.has_delays) and columns <= MOST_COLUMNS
+    """Return whether the kernels know the missions: those without costs and delays of messages."""
+    return not (config.missions.has_cost or config.missions.has_delays)
 
 
 class Sizes(NamedTuple):
@@ -140,7 +134,7 @@ class Sizes(NamedTuple):
         _, n, _, x, y = out.shape
         if not out[0, 0].is_contiguous() or out.stride(0) != n * out.stride(1):
             raise ValueError("out: maps of one UAV, and all UAVs, must be contiguous")
-        wide, strips = (max(16, block(number)) for number in (y, 2 * n + 2))
+        wide, strips = (max(16, block(number)) for number in (min(y, COLUMNS), 2 * n + 2))
         rows, cols = cells
         return cls(rows, cols, n, x, y, levels, out.stride(1), wide, strips, masked)
 
@@ -190,8 +184,8 @@ def draw_critic_maps(
     launch("maps.draw_critic", _grid(out, sizes), *arguments, **constants, num_warps=4)
 
 
-def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int]:
-    return len(out) * sizes.N, -(-sizes.X // ROWS)
+def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int, int]:
+    return len(out) * sizes.N, -(-sizes.X // ROWS), -(-sizes.Y // sizes.BLOCK_Y)
 
 
 # Symmetries -------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ def draw_actor(inputs, tables, stride, out, S: tl.constexpr, AT: tl.constexpr):
     e, i = index // S.N, (index % S.N).to(tl.int32)
     team, boxes = inputs.positions + e * (S.N * 3), tables.boxes
     own_x, own_y, own_z = _position(team, i)
-    rows, cols = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS), tl.arange(0, S.BLOCK_Y)
+    rows = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS)
+    cols = tl.program_id(2) * S.BLOCK_Y + tl.arange(0, S.BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < S.X) & (y < S.Y)
     # Lattice positions of the same output cells in maps centred on the UAV.
@@ -203,7 +204,8 @@ def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: 
     index = tl.program_id(0).to(tl.int64)
     e, i = index // S.N, (index % S.N).to(tl.int32)
     team, flying = inputs.positions + e * (S.N * 3), inputs.active + e * S.N
-    rows, cols = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS), tl.arange(0, S.BLOCK_Y)
+    rows = tl.program_id(1) * _ROWS + tl.arange(0, _ROWS)
+    cols = tl.program_id(2) * S.BLOCK_Y + tl.arange(0, S.BLOCK_Y)
     x, y = rows[:, None], cols[None, :]
     within = (x < S.X) & (y < S.Y)
     at = x * S.Y + y

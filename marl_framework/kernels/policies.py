@@ -199,4 +199,5 @@ def _launch(name: str, tensors: tuple[Tensor, ...], **flags: Any) -> None:
     check_contiguous(*tensors)
     number, actions = tensors[0].shape
     sizes, programs = Sizes(actions, block(actions), **flags), (-(-number // BLOCK),)
-    launch(f"policies.{name}", programs, *tensors, number, S=sizes, num_warps=4)
+    warps = 4 if sizes.BLOCK_A <= 16 else 8  # with fewer, 27 actions spill
+    launch(f"policies.{name}", programs, *tensors, number, S=sizes, num_warps=warps)

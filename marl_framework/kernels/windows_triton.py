@@ -17,6 +17,7 @@ from marl_framework.kernels import cells_triton as cells
 # recorded in CUDA graphs, and their results are not reproducible.
 _ROWS, _COLS = tl.constexpr(16), tl.constexpr(32)
 _HIGH, _WIDE = tl.constexpr(8), tl.constexpr(64)  # of `fuse`: a column of cells per thread
+_PART = tl.constexpr(16)  # lattice columns at once, where more than twice as many would spill
 _CELLS = tl.constexpr(8)  # cells per counter of random bits
 
 # Footprints -------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def read(
                 )
                 share = cells.share_of(rows - top, x, side_x, S.X)
                 totals += sign.to(tl.float32) * share[:, None]
-            means += cells.pool_columns(tl.sum(totals, 0), cols - left, side_y, S.Y, S.BLOCK_Y)
+            means += cells.pool_columns(tl.sum(totals, 0), cols - left, 0, side_y, S.Y, S.BLOCK_Y)
             for r0 in range(blank_low, blank_high, _ROWS):
                 window_rows = r0 + tl.arange(0, _ROWS)
                 rows = window_rows + window_row
@@ -158,9 +159,18 @@ def _fuse_reading(p, readings, odds, boxes, uav, rows, cols, end, S: tl.constexp
 
 
 @triton.jit
-def _pool(change, cols, S: tl.constexpr):
-    """Average the row-weighted changes of columns onto the lattice columns."""
-    return cells.pool_columns(change, cols, S.C, S.Y, S.BLOCK_Y)
+def _pool(change, cols, c0, S: tl.constexpr):
+    """Average the row-weighted changes of columns, `c0` and next, onto the lattice columns."""
+    BLOCK_Y: tl.constexpr = S.BLOCK_Y
+    if BLOCK_Y <= 2 * _PART:
+        return cells.pool_columns(change, cols, 0, S.C, S.Y, BLOCK_Y)
+    means = tl.zeros([BLOCK_Y // _PART, _PART], tl.float32)
+    part = tl.arange(0, BLOCK_Y // _PART)[:, None]
+    first, last = c0 * S.Y // S.C, tl.minimum(((c0 + _WIDE) * S.Y - 1) // S.C, S.Y - 1)
+    for k in range(first // _PART, last // _PART + 1):
+        some = cells.pool_columns(change, cols, k * _PART, S.C, S.Y, _PART)
+        means = tl.where(part == k, some[None, :], means)
+    return tl.reshape(means, [BLOCK_Y])
 
 
 @triton.jit
@@ -243,11 +253,11 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
                         uncertainty += tl.sum(change * here, 0)
                         if shared:
                             uncertainty_below += tl.sum(change * there, 0)
-        own += _pool(total, cols, S)
-        carry += _pool(below, cols, S)
+        own += _pool(total, cols, c0, S)
+        carry += _pool(below, cols, c0, S)
         if S.tracks:
-            own_uncertainty += _pool(uncertainty, cols, S)
-            uncertainty_carry += _pool(uncertainty_below, cols, S)
+            own_uncertainty += _pool(uncertainty, cols, c0, S)
+            uncertainty_carry += _pool(uncertainty_below, cols, c0, S)
     y = tl.arange(0, S.BLOCK_Y)
     out = (index * S.X + x) * (2 * S.Y) + y
     tl.store(parts + out, own, mask=y < S.Y)
@@ -265,13 +275,16 @@ def fuse(readings, heard, boxes, odds, active, beliefs, parts, sums, prior, S: t
 
 @triton.jit
 def _add(parts, pooled, index, S: tl.constexpr, BLOCK_X: tl.constexpr):
-    x, y = tl.arange(0, BLOCK_X)[:, None], tl.arange(0, S.BLOCK_Y)[None, :]
-    within = (x < S.X) & (y < S.Y)
-    part = parts + (index * S.X + x) * (2 * S.Y) + y
-    own = tl.load(part, mask=within, other=0.0)
-    carry = tl.load(part - S.Y, mask=within & (x > 0), other=0.0)
-    at = pooled + index * (S.X * S.Y) + x * S.Y + y
-    tl.store(at, tl.load(at, mask=within) + (own + carry), mask=within)
+    HIGH: tl.constexpr = max(1, min(BLOCK_X, 2048 // S.BLOCK_Y))
+    y = tl.arange(0, S.BLOCK_Y)[None, :]
+    for x0 in range(0, S.X, HIGH):
+        x = x0 + tl.arange(0, HIGH)[:, None]
+        within = (x < S.X) & (y < S.Y)
+        part = parts + (index * S.X + x) * (2 * S.Y) + y
+        own = tl.load(part, mask=within, other=0.0)
+        carry = tl.load(part - S.Y, mask=within & (x > 0), other=0.0)
+        at = pooled + index * (S.X * S.Y) + x * S.Y + y
+        tl.store(at, tl.load(at, mask=within) + (own + carry), mask=within)
 
 
 @triton.jit

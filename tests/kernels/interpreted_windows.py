@@ -39,6 +39,7 @@ WORLDS: list[dict[str, Any]] = [
     SQUARE | {"agents": 2},
     COARSE | UNSURE | {"agents": 3, "prior": 0.3, "sensor": ASYMMETRIC},
     SQUARE | {"agents": 2, "environment": {"field": "random"}},
+    UNSURE | {"agents": 2, "dims": (165.0, 165.0), "pixels": (3, 3)},  # 34 × 34 positions
 ]
 
 
@@ -95,6 +96,7 @@ def assert_twins(found: MissionState, expected: MissionState, rounds: int = 1) -
 @example(index=1, seed=2, active=[False, True], way="blank")
 @example(index=0, seed=3, active=[True, True], way="shift")
 @example(index=2, seed=4, active=[True, True], way="shift")
+@example(index=3, seed=6, active=[True, True], way="keys")
 @pytest.mark.soak
 @settings(max_examples=1, suppress_health_check=list(HealthCheck))
 def test_rounds_are_those_of_plain_operators(

@@ -144,6 +144,24 @@ def test_other_kernels_compile_without_atomics(
         check_machine_code(launch, architecture)
 
 
+@pytest.mark.soak
+@pytest.mark.usefixtures("_compiling")
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("environment.x_dim=400", "environment.y_dim=400", "experiment.missions.n_agents=31"),
+        ("experiment.constraints.num_actions=27",),
+    ],
+)
+def test_kernels_of_large_areas_teams_and_action_sets_hardly_spill(sets: tuple[str, ...]) -> None:
+    config = load_config("params_gpu.yaml", sets)
+    launches = [*of_windows(config, step), *of_a_choice(config), *of_an_update(config)]
+    variants = {launch.variant: launch for launch in launches}
+    for launch, architecture in product(variants.values(), ENDS):
+        code = compile_for(launch, architecture)
+        assert code.spilled <= (64 if launch.name == "fuse" else 0), (launch.variant, code)
+
+
 # Seen by PyTorch ----------------------------------------------------------------------------
 
 
