@@ -25,6 +25,7 @@ from marl_framework.mission.terrains.raster import upsample
 from marl_framework.mission.terrains.raster_file import RasterMap, check_threshold, read_raster
 
 _NORMAL = NormalDist().inv_cdf(0.975)
+_MOST_REASONS = 9  # in a message
 _LOWEST, _HIGHEST = 1e-3, 0.49
 """Limits of rates in the table; a rate of 0 would trust a reading forever."""
 
@@ -107,7 +108,10 @@ def wilson(wrong: Sequence[int], cells: Sequence[int]) -> Rate:
 
 
 def _describe(ignored: Counter[str]) -> str:
-    return ", ".join(f"{n} x {text}" for text, n in ignored.most_common()) or "none"
+    reasons = [f"{n} x {text}" for text, n in ignored.most_common(_MOST_REASONS)]
+    if len(ignored) > len(reasons):
+        reasons.append("…")
+    return ", ".join(reasons) or "none"
 
 
 def report(found: Calibration) -> str:

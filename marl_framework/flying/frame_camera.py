@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from textwrap import shorten
+from traceback import format_exception_only
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +43,7 @@ from marl_framework.mission.environment import MissionEnvironment
 
 _KEY = "flying.camera.detector"
 _MOST_SAMPLES = 8  # per cell and axis
+_LONGEST = 100  # characters of a detector's error
 # From east, north, up to north, east, down; from the body (forward, right, down) to the camera
 # (right, down in the image, along the optical axis), which looks down.
 _TO_NED = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, -1]], dtype=torch.float64)
@@ -177,7 +180,8 @@ class FrameReader:
         except UnusableFrameError:
             raise
         except Exception as error:  # a custom detector may raise anything, and the UAV must fly on
-            raise UnusableFrameError(f"detector: {type(error).__name__}") from error
+            text = shorten("".join(format_exception_only(error)), _LONGEST, placeholder=" …")
+            raise UnusableFrameError(f"detector: {text}") from error
         if found.shape != image.shape[:2]:
             raise UnusableFrameError("detector: wrong shape")
         return torch.from_numpy(found)

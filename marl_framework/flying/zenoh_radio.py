@@ -66,7 +66,8 @@ class ZenohRadio:
             self._session = session = zenoh.open(config)
         except zenoh.ZError as error:
             ends = ", ".join([*connect, *listen]) or "multicast"
-            reason = str(error).split(" at /")[0]  # without places in Zenoh's code
+            # Without what Rust adds, such as places in Zenoh's code.
+            reason = str(error).rpartition('msg: "')[2].split(" at /")[0]
             raise ConfigError(
                 f"--radio, --listen: cannot use {ends}: {reason}; give endpoints such as "
                 "tcp/10.0.0.1:7447"

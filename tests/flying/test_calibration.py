@@ -131,6 +131,11 @@ def test_a_table_has_only_rates_that_a_sensor_may_have() -> None:
         table((20, 100), (0, 0))
 
 
+def test_a_report_is_short_where_every_frame_has_its_own_error() -> None:
+    ignored = Counter({f"reason {k}": 1 for k in range(99)})
+    assert report(Calibration({}, {}, ignored)).count("reason") < 20
+
+
 def test_frames_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     config = config_with(tmp_path)
     known_ground(tmp_path, config, frames=1)

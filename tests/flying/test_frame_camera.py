@@ -225,7 +225,7 @@ REFUSED: dict[str, Any] = {
     "incomplete JSON": {"json": '{"time": 11, "x": 15, "y": 15, "altitude": 10, "roll": 0'},
     "no image": {"content": None},
     "detector: wrong shape": {"camera": {"detector": "tests.flying.test_frame_camera.Flat"}},
-    "detector: ZeroDivisionError": {
+    "detector: ZeroDivisionError: in two lines": {
         "camera": {"detector": "tests.flying.test_frame_camera.Broken"}
     },
 }
@@ -241,7 +241,7 @@ class Flat:
 
 class Broken(Flat):
     def __call__(self, image: np.ndarray) -> np.ndarray:
-        return image / 255 * (1 // 0)
+        raise ZeroDivisionError("in\ntwo lines")
 
 
 class Green(Flat):
