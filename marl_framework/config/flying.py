@@ -10,6 +10,8 @@ from marl_framework.config import types
 
 SIMULATED = "simulated"
 """Name of the vehicle and of the camera of a simulated world."""
+RECORD = "flight.mcap"
+"""Name of a flight's record in the run folder."""
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Metres = Annotated[float, Field(gt=0, le=1000)]
 

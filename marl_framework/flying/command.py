@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marl_framework.config.flying import RECORD
 from marl_framework.config.model import Config
 from marl_framework.deployment.survey_files import Survey, write_survey
 from marl_framework.device import describe_device
@@ -33,7 +34,6 @@ from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
 
-RECORD = "flight.mcap"
 Entries = list[dict[str, Any]]
 
 
@@ -100,8 +100,11 @@ def write_belief(
     write_survey(Survey(belief.numpy(), metres, (0.0, 0.0), cell, place), folder)
 
 
-def summary(pilot: Pilot, entries: Entries) -> dict[str, Any]:
-    """Return the results of one UAV; `entries` are those of its team."""
+def summary(pilot: Pilot, entries: Entries, start: float = 0.0) -> dict[str, Any]:
+    """Return the results of one UAV; `entries` are those of its team.
+
+    `start`: time when all UAVs were ready, by the clock of the pilot [s].
+    """
     known, own = pilot.knowledge, [e for e in entries if e["uav"] == pilot.knowledge.uav]
     return {
         "moves": pilot.move,
@@ -111,7 +114,7 @@ def summary(pilot: Pilot, entries: Entries) -> dict[str, Any]:
         "left": pilot.end,
         "lost": sorted(pilot.peers.lost),
         "dropped": dict(pilot.inbox.dropped),
-        "seconds": own[-1]["time"] if own else 0.0,
+        "seconds": own[-1]["time"] - start if own else 0.0,
         "end": pilot.place,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from marl_framework.command_line import (
     loaded,
 )
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.flying import SIMULATED
+from marl_framework.config.flying import RECORD, SIMULATED
 from marl_framework.config.loading import resolve_config_path
 from marl_framework.config.parts import LEARNED, PLANNER_NAMES
 from marl_framework.evaluation.options import SEED
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _MEANING = "Fly a team whose UAVs decide in the air, each from what it has read and heard."
 _PLANNERS = [name for name in PLANNER_NAMES if name != "oracle"]  # which sees the true map
+_ONE_UAV = ("vehicle", "camera", "radio", "listen", "time_factor")  # options of --uav alone
+_REPLAY = ("replay", "checkpoint")  # options of a replay
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,8 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     one_of.add_argument("--dry-run", action="store_true", help=text)
     text = "fly only this UAV of the team, from 1"
     one_of.add_argument("--uav", type=int, metavar="N", help=text)
-    text = "check that fresh pilots decide as in a record, such as runs/today/flight.mcap"
-    one_of.add_argument("--replay", metavar="FILE", help=text)
+    text = "check that fresh pilots decide as in a record: a run folder, or its flight.mcap"
+    one_of.add_argument("--replay", metavar="RUN_OR_FILE", help=text)
     text = "number of UAVs in the team (default: experiment.missions.n_agents)"
     add("--of", type=int, metavar="M", help=text)
     text = f"MAVLink address such as udpin://0.0.0.0:14541, or {SIMULATED} (the default)"
@@ -76,12 +78,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 done, 1 failed, 2 bad input or 130 interrupted."""
-    options = make_parser().parse_args(arguments)
-    return guarded(lambda _: _run(options), again="then run the command again")
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    # Again without defaults: options that are not on the command line are None.
+    given = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(vars(options))))
+    return guarded(lambda _: _run(options, given), again="then run the command again")
 
 
-def _run(options: argparse.Namespace) -> int:
-    _check(options)
+def _run(options: argparse.Namespace, given: argparse.Namespace) -> int:
+    _check(options, given)
 
     # Imported here, because they load PyTorch: help and bad input are reported at once.
     import torch
@@ -93,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
 
     loaded()
     if options.replay is not None:
-        return replay(Path(options.replay), options.checkpoint)
+        return replay(_record_file(options.replay), options.checkpoint)
     if options.of is not None:
         options.overrides.append(f"experiment.missions.n_agents={options.of}")
     config, checkpoint = _configuration(options)
@@ -116,12 +121,31 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
     return mission_config(options.config, options.overrides, checkpoint), checkpoint
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Check all options before PyTorch loads."""
+def _record_file(where: str) -> Path:
+    """Return the record that `--replay` names. Raises ConfigError if it does not exist."""
+    path = Path(where) / RECORD if Path(where).is_dir() else Path(where)
+    if not path.is_file():
+        raise ConfigError(f"--replay {path}: no such file; give a run folder or its {RECORD}")
+    return path
+
+
+def _refuse(given: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """Raise a ConfigError if one of these options is given; 0 counts, too."""
+    for name in names:
+        if getattr(given, name) is not None:
+            option = "set" if name == "overrides" else name.replace("_", "-")
+            raise ConfigError(f"--{option} {reason}")
+
+
+def _check(options: argparse.Namespace, given: argparse.Namespace) -> None:
+    """Check all options before PyTorch loads; `given` has None for those that are not given."""
     if options.replay is not None:
-        if not Path(options.replay).is_file():
-            raise ConfigError(f"--replay {options.replay}: no such file; give a flight.mcap")
+        others = [name for name in vars(given) if name not in _REPLAY]
+        _refuse(given, others, "cannot be used with --replay; only --checkpoint can")
+        _record_file(options.replay)
         return
+    if options.dry_run:
+        _refuse(given, _ONE_UAV, "cannot be used with --dry-run; use it with --uav")
     if options.uav is not None and not 1 <= options.uav <= (options.of or options.uav):
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to --of")
     factor, simulated = options.time_factor, options.vehicle == options.camera == SIMULATED

@@ -12,14 +12,14 @@ import torch
 
 from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.flying import SIMULATED, FlyingConfig
+from marl_framework.config.flying import RECORD, SIMULATED, FlyingConfig
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
 from marl_framework.evaluation.mission_page import MissionPage
-from marl_framework.flying.command import RECORD, Entries, describe, summary, write_own_belief
+from marl_framework.flying.command import Entries, describe, summary, write_own_belief
 from marl_framework.flying.dry_run import area_place, check_starts, make_pilot, record_of
 from marl_framework.flying.frame_camera import open_camera
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
@@ -60,7 +60,7 @@ def fly_one(
 
     `options`: see `options.make_parser`. Raises ConfigError if the planner, the mission or the
     hardware is not supported. If this process is interrupted, or the file `ABORT` appears in the
-    run folder, the whole team returns.
+    run folder, the whole team returns. Before all UAVs are ready, only this process ends.
     """
     slow = _with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
@@ -78,8 +78,9 @@ def fly_one(
         stack.callback(link.close)
         hardware = _equip(world, uav, link, entries.append, options, stack)
 
-        def fly(run: RunFolder) -> Pilot:
-            _wait_for_team(link, environment.n_agents)
+        def fly(run: RunFolder) -> tuple[Pilot, float]:
+            _wait_for_team(link, environment.n_agents, run.path / ABORT)
+            ready = hardware.clock.now()
             with recording(run.path / RECORD, facts) as wrap:
                 pilot = make_pilot(world, uav, make, hardware, options.separation, wrap)
                 page = LivePage(run.path / "mission.html", world, pilot, options)
@@ -97,13 +98,14 @@ def fly_one(
                         stopped[:] = [error, error]
                         hardware.vehicle.return_home()
             page.close()
-            return pilot
+            return pilot, ready
 
-        def write(pilot: Pilot, run: RunFolder, seconds: float) -> None:
+        def write(flown: tuple[Pilot, float], run: RunFolder, seconds: float) -> None:
+            pilot, ready = flown
             moments = pilot.knowledge.moments
             if moments:
                 write_own_belief(pilot, run)
-            done = {**summary(pilot, entries), "seconds": seconds}
+            done = summary(pilot, entries, ready)
             results = {
                 "planner": options.policy,
                 "checkpoint": facts["checkpoint"],
@@ -198,12 +200,18 @@ def _equip(
     return hardware
 
 
-def _wait_for_team(radio: ZenohRadio, team: int) -> None:
-    """Wait until all UAVs have been reached; print those that are missing."""
+def _wait_for_team(radio: ZenohRadio, team: int, abort: Path) -> None:
+    """Wait until all UAVs have been reached; print those that are missing.
+
+    Raises KeyboardInterrupt if the file `abort` appears.
+    """
     missing, known = set(range(team)), set[int]()
     while missing := missing - radio.present:
         if missing != known:
             names = ", ".join(str(uav + 1) for uav in sorted(missing))
             print(f"waiting for UAV {names}", flush=True)
         known = missing
+        if abort.exists():
+            print(f"the file {ABORT} exists", flush=True)
+            raise KeyboardInterrupt
         time.sleep(_PAUSE)

@@ -53,7 +53,7 @@ def test_a_flight_is_replayed_and_watched(tmp_path: Path, capsys: pytest.Capture
     assert place.degrees(np.zeros((1, 2)))[0] == pytest.approx([8.2, 47.1])
     capsys.readouterr()
     record = str(run / "flight.mcap")
-    assert main(["--replay", record]) == 0
+    assert main(["--replay", str(run)]) == 0
     assert capsys.readouterr().out.endswith("equal: yes\n")
     team.rename(tmp_path / "moved.pt")
     assert main(["--replay", record, "--checkpoint", str(tmp_path / "moved.pt")]) == 0
@@ -91,6 +91,16 @@ ONE = (*GAIN[1:], "--uav", "1")
         (("--replay", "missing.mcap"), "missing.mcap"),
         (("--replay", __file__), "test_fly.py"),
         (("--replay", __file__, "--dry-run"), "--dry-run"),
+        (("--replay", str(Path(__file__).parent)), "flying/flight.mcap"),
+        (("--replay", __file__, "--seed", "101"), "--seed"),
+        (("--replay", __file__, "--separation", "0"), "--separation"),
+        (("--replay", __file__, "--set", "logging.directory=."), "--set"),
+        (("--replay", __file__, "--html"), "--html"),
+        ((*GAIN, "--vehicle", "udpin://127.0.0.1:1"), "--vehicle"),
+        ((*GAIN, "--camera", "folder:."), "--camera"),
+        ((*GAIN, "--radio", "tcp/127.0.0.1:1"), "--radio"),
+        ((*GAIN, "--listen", "tcp/127.0.0.1:0"), "--listen"),
+        ((*GAIN, "--time-factor", "1"), "--time-factor"),
         (("--dry-run",), "--checkpoint"),
         (("--dry-run", "--policy", "oracle"), "--policy"),
         (("--dry-run", "--policy", "nobody"), "--policy"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,6 +70,18 @@ def test_a_file_brings_a_uav_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert results["moves"] <= MOVE + 1
 
 
+def test_a_file_ends_the_wait_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    abort = tmp_path / "one" / "abort"
+    monkeypatch.setattr(time, "sleep", lambda _: abort.touch(exist_ok=False))
+    words = ["--uav", "1", "--of", "2", "--policy", "random", "--config", "params_test.yaml"]
+    words += ["--separation", "0", "--run-name", "one", "--set", f"logging.directory={tmp_path}"]
+    assert main([*words, "--listen", "tcp/127.0.0.1:0"]) == 130
+    assert "abort" in capsys.readouterr().out
+    assert not abort.parent.exists()
+
+
 def test_the_page_of_a_uav_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, seen = tmp_path / "one" / "mission.html", list[dict[str, Any]]()
 
@@ -78,6 +91,7 @@ def test_the_page_of_a_uav_is_renewed(tmp_path: Path, monkeypatch: pytest.Monkey
 
     code, results = fly(tmp_path, monkeypatch, look, "--html")
     assert (code, results["left"]) == (0, "mission done")
+    assert results["seconds"] > 60  # by the clock of the UAV, which is 50 times as fast
     assert 'http-equiv="refresh"' not in page.read_text()
     (policy,) = data(page)["policies"]
     assert policy["name"] == "UAV 1"
