@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.geography import Array, Place, place_at, require_rasterio
 from marl_framework.config.geojson import explain, polygon_of, read_polygons, to_metres
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.mission.lattice import Lattice, action_offsets
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.terrains.mixture import Terrain
@@ -121,21 +123,26 @@ def check_starts(
 ) -> None:
     """Check that all UAVs can start and move on, with open `moves` [X, Y, Z, A] on the CPU.
 
-    Raises ConfigError if they cannot; the message begins with `key`, and `where` names the window.
+    `key` of the moves' file is that of a field or of zones. Raises ConfigError if UAVs cannot
+    start; the message begins with key and file, and `where` names the window.
     """
+    file, place = config.experiment.constraints.no_fly_zones, "in a zone"
+    advice = "use smaller zones"
+    if key == FIELD_KEY:
+        file, place, advice = config.environment.field, "outside the field", "use a larger field"
     start, uavs = config.experiment.missions.start, config.missions.most_agents
     free = moves[:, :, -1].any(-1)
     if start == "random":
         if int(free.sum()) < uavs:
             raise ConfigError(
-                f"{key}: only {int(free.sum())} starts at {config.geometry.altitudes[-1]:g} m"
-                f"{where} have an open move, for {uavs} UAVs; use smaller zones or a larger field, "
-                "or lower experiment.missions.n_agents"
+                f"{key}: {file}: only {int(free.sum())} starts at "
+                f"{config.geometry.altitudes[-1]:g} m{where} have an open move, for {uavs} UAVs; "
+                f"{advice}, or lower experiment.missions.n_agents"
             )
         return
     if start == "published" and not free.all():
         raise ConfigError(
-            f"{key}: published starts may lie in a zone or outside the field{where}; "
+            f"{key}: {file}: published starts may lie {place}{where}; "
             "use experiment.missions.start=random"
         )
     sizes, spacing = torch.tensor(config.missions.team_sizes), lattice.spacing
@@ -144,8 +151,8 @@ def check_starts(
         for n, (x, y, _) in enumerate(team[:size], start=1):
             if not free[x, y]:
                 raise ConfigError(
-                    f"{key}: UAV {n} of {size} starts at {x * spacing:g}, {y * spacing:g} m"
-                    f"{where}, in a zone, outside the field or without an open move; "
+                    f"{key}: {file}: UAV {n} of {size} starts at {x * spacing:g}, {y * spacing:g} "
+                    f"m{where}, {place} or without an open move; "
                     "use experiment.missions.start=random"
                 )
 
@@ -175,6 +182,7 @@ def find_zones(
 ) -> NoFlyZones | None:
     """Read the configured zones, or raise a ConfigError; return None if none are configured.
 
+    Warns with a ConfigWarning if no zone touches the area, or the map whose windows are flown.
     `in_field` are the moves within a field, [X, Y, Z, A] bool on the CPU; None for all.
     """
     name = config.experiment.constraints.no_fly_zones
@@ -188,8 +196,33 @@ def find_zones(
             zones.append(_zone(feature, place))
         except Exception as error:  # shapely raises many types
             raise _error(f"{name}, feature {number}: {explain(error)}") from error
-    follows_windows = split == DEPLOYMENT and terrain.raster is not None
-    return NoFlyZones(zones, config, follows_windows, in_field)
+    raster = terrain.raster if split == DEPLOYMENT else None  # missions fly windows of its map
+    if raster is None:
+        sides = config.environment.x_dim, config.environment.y_dim
+        _warn_if_outside(zones, "area", sides, file.in_metres, name)
+    else:
+        _warn_if_outside(zones, "map", raster.extent, file.in_metres, name)
+    return NoFlyZones(zones, config, raster is not None, in_field)
+
+
+def _warn_if_outside(
+    zones: Sequence[Zone], where: str, extent: tuple[float, float], in_metres: bool, name: str
+) -> None:
+    """Warn if no zone touches the area or map (`where`) of `extent` [m]."""
+    import shapely
+
+    box = shapely.box(0, 0, *extent)
+    if any(zone.shape.intersects(box) for zone in zones):
+        return
+    advice = "may be swapped (GeoJSON has longitude first)"
+    if in_metres:
+        advice = "are metres from its lower left corner"
+    warnings.warn(
+        f"{KEY}: no zone of {name} touches the {where} of {extent[0]:g} x {extent[1]:g} m; check "
+        f"the coordinates, which {advice}",
+        ConfigWarning,
+        stacklevel=3,
+    )
 
 
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:

@@ -394,7 +394,7 @@ BAD = {
     "degrees": (bad(BOX, shapely.box(0, 0, 400, 4), metres=False), "feature 2: .*degrees"),
     "starts": (
         bad(shapely.Polygon([(0, 0), (30, 0), (30, 1), (6, 1), (6, 6), (0, 6)])),
-        "only 9 starts .*12 UAVs",
+        r"field\.geojson: only 9 starts .*12 UAVs; (?!.*zones)",
     ),
 }
 

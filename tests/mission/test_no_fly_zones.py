@@ -13,7 +13,8 @@ import shapely
 import torch
 from shapely.ops import nearest_points
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, ConfigWarning
+from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from tests.mission.zones import feature, write_zones, zone_config
 
@@ -105,8 +106,14 @@ BAD = {
     ),
     "no place": (collection(SQUARE), "deployment.origin"),
     "globe": (collection(feature(shapely.box(180, 0, 190, 5))), "feature 1: .*degrees"),
-    "all starts": (in_metres(feature(shapely.box(-1, -1, 31, 31))), "0 starts .*3 UAVs"),
-    "few starts": (in_metres(feature(shapely.box(-1, -1, 31, 29))), "7 starts .*8 UAVs"),
+    "all starts": (
+        in_metres(feature(shapely.box(-1, -1, 31, 31))),
+        r"zones\.json: .*0 starts .*3 UAVs",
+    ),
+    "few starts": (
+        in_metres(feature(shapely.box(-1, -1, 31, 29))),
+        "7 starts .*8 UAVs; (?!.*field)",
+    ),
 }
 
 
@@ -121,6 +128,47 @@ def test_a_bad_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{KEY}: .*{message}") as caught:
         environment(path, agents=agents, deployment={"origin": origin})
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("corner", "metres", "hint"),
+    [(ORIGIN, False, "longitude"), ((500, 8), True, "metres"), ((8, -30), True, "metres")],
+)
+def test_zones_outside_the_area_are_a_warning(
+    corner: tuple[float, float], metres: bool, hint: str, tmp_path: Path
+) -> None:
+    x, y = corner  # latitude and longitude are swapped
+    path = write_zones(
+        tmp_path / "z.json", feature(shapely.box(x, y, x + 2e-4, y + 2e-4)), metres=metres
+    )
+    with pytest.warns(ConfigWarning, match=f"^{KEY}: .*z.json .* 30 x 30 m.*{hint}") as caught:
+        environment(path, deployment={"origin": ORIGIN}).reset()
+    assert len(caught) == 1
+
+
+def test_zones_may_lie_outside_a_window_but_not_outside_the_map(tmp_path: Path) -> None:
+    def fly_windows(zone_at: float) -> None:
+        env = MissionEnvironment(over_raster(tmp_path, zone_at), 1, "cpu", "deployment")
+        assert env.zones is not None
+        for x in (0.0, 20.0):
+            assert env.zones.moves((x, 0.0)).equal(env.lattice.table())
+
+    fly_windows(150)
+    with pytest.warns(ConfigWarning, match="map of 200 x 90 m") as caught:
+        fly_windows(210)
+    assert len(caught) == 1
+
+
+def over_raster(folder: Path, x: float) -> Config:
+    """Missions over a map of 200 m x 90 m with a zone at `x`."""
+    np.save(folder / "map.npy", np.random.default_rng(1).random((200, 90)).astype(np.float32))
+    raster = {"path": str(folder / "map.npy"), "resolution": 1.0}
+    sensor = {
+        "pixel": {"number_x": 12, "number_y": 12},
+        "simulation": {"kinds": ("raster",), "raster": raster},
+    }
+    zone = feature(shapely.box(x, 10, x + 4, 14))
+    return zone_config(write_zones(folder / "z.json", zone), sensor=sensor)
 
 
 @pytest.mark.parametrize(
@@ -154,16 +202,11 @@ def test_a_start_without_a_way_out_is_refused_or_left_out(tmp_path: Path) -> Non
 
 
 def test_metres_over_a_raster_are_those_of_the_area(tmp_path: Path) -> None:
-    np.save(tmp_path / "map.npy", np.random.default_rng(1).random((200, 90)).astype(np.float32))
-    raster = {"path": str(tmp_path / "map.npy"), "resolution": 1.0}
-    sensor = {
-        "pixel": {"number_x": 12, "number_y": 12},
-        "simulation": {"kinds": ("raster",), "raster": raster},
-    }
-    env = environment(write_zones(tmp_path / "z.json", SQUARE), sensor=sensor)
+    env = MissionEnvironment(over_raster(tmp_path, 8), 2, "cpu")
     moves = env.reset().moves
     assert env.zones is not None
     assert moves[0].equal(env.lattice.table() & ~env.zones.closed())
     degrees = write_zones(tmp_path / "d.json", SQUARE, metres=False)
+    sensor = env.config.sensor.model_dump()
     with pytest.raises(ConfigError, match=f"^{KEY}: .*deployment"):
         environment(degrees, sensor=sensor, deployment={"origin": ORIGIN})

@@ -24,6 +24,7 @@ class RasterTerrain:
         num_symmetries: number of symmetries that preserve the window's shape; quarter turns
             require square windows.
         place: location of the whole map; None if the file has no location.
+        extent: size of the split's part of the map along x and y [m].
     """
 
     def __init__(self, config: Config, device: torch.device, split: str) -> None:
@@ -36,6 +37,8 @@ class RasterTerrain:
         self._side, self._pixels = windows.side, windows.pixels
         self.bytes_per_mission = 30 * max(math.prod(self._shape), math.prod(windows.pixels))
         self._metres = config.environment.x_dim / windows.side[0]
+        x, y = windows.values.shape
+        self.extent = (x * self._metres, y * self._metres)
         self._values = torch.from_numpy(windows.values).to(device)
         self._corners = torch.from_numpy(windows.corners).to(device)
 
