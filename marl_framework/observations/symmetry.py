@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
 from marl_framework.device import uses_triton
 from marl_framework.kernels.maps import Flown, Tables, Turned, take_turned
@@ -39,11 +40,14 @@ class Symmetries:
         ends = ((x - 1) * spacing, area.x_dim), ((y - 1) * spacing, area.y_dim)
         has_middle = config.observation.window is not None or (x % 2 and y % 2)
         if not (has_middle and all(math.isclose(last, side) for last, side in ends)):
+            advice = "set learning.symmetries=false"
+            if area.field in (None, RANDOM):  # the field of a file replaces the sides
+                sides = "make environment.x_dim and y_dim even multiples of "
+                advice = f"{sides}experiment.constraints.spacing, or {advice}"
             raise ConfigError(
                 "learning.symmetries: requires a lattice with a middle position that ends at the "
                 f"area's edges; {x} x {y} positions at a spacing of {spacing:g} m do not fit "
-                f"{area.x_dim:g} x {area.y_dim:g} m; make environment.x_dim and y_dim even "
-                "multiples of experiment.constraints.spacing, or set learning.symmetries=false"
+                f"{area.x_dim:g} x {area.y_dim:g} m; {advice}"
             )
         self._in_kernel = in_kernel
         steps = action_offsets(config.experiment.constraints.num_actions)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_from_dict, config_to_dict
 from marl_framework.exporting.portable import PortableActor, PortableTeam, mission_facts
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
@@ -83,3 +85,16 @@ def test_missions_that_differ_have_no_facts() -> None:
     config = small_config(agents=(2, 3), uav={"communication_range": (0.0, 25.0)})
     with pytest.raises(ConfigError, match=r"missions\.n_agents and .*communication_range"):
         mission_facts(config)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [{"communication_range": (0.0, 25.0)}, {"failure_rate": (0.0, 0.3), "crash_rate": (0.0, 0.1)}],
+)
+def test_the_error_of_missions_that_differ_offers_values_that_work(drawn: dict[str, Any]) -> None:
+    config = small_config(uav=drawn)
+    with pytest.raises(ConfigError) as caught:
+        mission_facts(config)
+    offered = re.findall(r"--set (\S+)", str(caught.value))
+    assert len(offered) == len(drawn)
+    mission_facts(config_from_dict(config_to_dict(config), overrides=offered))

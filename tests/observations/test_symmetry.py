@@ -1,8 +1,10 @@
 """A mission flipped or turned is a mission: what the networks see of it must agree."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import shapely
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.observations.symmetry import Symmetries
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.trainer import Trainer
+from tests.mission.zones import feature, write_zones
 from tests.small import random_actions, small_config
 from tests.turned import turned_mission
 
@@ -160,3 +163,15 @@ def test_a_lattice_without_a_middle_has_no_symmetries(dims: tuple[float, float])
     config = small_config(dims=dims, learning={"symmetries": True})
     with pytest.raises(ConfigError, match=r"learning\.symmetries: requires a lattice with a mid"):
         Trainer(config, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("field", "has_sides"), [(None, True), ("random", True), ("file", False)])
+def test_a_lattice_without_a_middle_advises_what_can_be_changed(
+    field: str | None, has_sides: bool, tmp_path: Path
+) -> None:
+    if field == "file":
+        field = str(write_zones(tmp_path / "f.json", feature(shapely.box(0, 0, 25, 30))))
+    config = small_config(dims=(25.0, 30.0), environment={"field": field})
+    with pytest.raises(ConfigError, match=r"learning\.symmetries=false") as caught:
+        Symmetries(config, "cpu")
+    assert ("environment.x_dim" in str(caught.value)) is has_sides
