@@ -33,8 +33,27 @@ def fly(team, mission, truth, starts, rng):
     return beliefs, positions
 
 
+def load(file):
+    """Return an exported team; exit with code 2 if the file is not one."""
+    try:
+        team = onnxruntime.InferenceSession(file)
+    except Exception as error:  # ONNX Runtime raises many types
+        stop(f"{file} cannot be read as ONNX: {error}")
+    if "positions" not in [known.name for known in team.get_inputs()]:
+        stop(f"{file} does not take positions; export the team with --observations")
+    return team
+
+
+def stop(text):
+    """Print an error in one line and exit with code 2."""
+    print("error:", *text.split(), file=sys.stderr)
+    sys.exit(2)
+
+
 if __name__ == "__main__":
-    team = onnxruntime.InferenceSession(sys.argv[1])
+    if len(sys.argv) != 2:
+        stop("give one file: python examples/fly_onnx.py team.onnx")
+    team = load(sys.argv[1])
     mission = json.loads(team.get_modelmeta().custom_metadata_map["mission"])
     (x, y, z), rng = mission["lattice"], np.random.default_rng(3)
     truth = np.indices(mission["map"]).sum(0) < sum(mission["map"]) / 2  # one side of a diagonal

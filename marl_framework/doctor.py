@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-from marl_framework.command_line import Parser, add_overrides, as_program, plain_warnings
+from marl_framework.command_line import (
+    BAD_INPUT,
+    Parser,
+    add_overrides,
+    as_program,
+    plain_warnings,
+    warn,
+)
+from marl_framework.config.errors import ConfigError
 
 _INSTALL = "run make venv, which installs the tested versions"
 MINIMUM = {
@@ -35,17 +43,16 @@ class Check:
 
 
 def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
-    """Run all checks for a params file (see `load_config`); leave no files behind."""
+    """Run all checks for a params file (see `load_config`); leave no files behind.
+
+    Raises ConfigError if the params file or an override is invalid.
+    """
     checks = [_guarded("versions", _versions, _INSTALL)]
     if not checks[0].ok:
         return checks
-    from marl_framework.config.errors import ConfigError
-    from marl_framework.config.loading import load_config, resolve_config_path
+    from marl_framework.config.loading import load_config
 
-    try:
-        path = resolve_config_path(config_name)
-    except ConfigError as error:  # reported before PyTorch loads
-        return [*checks, Check("configuration", False, str(error), "give a params file")]
+    config = load_config(config_name, overrides)  # bad input is reported before PyTorch loads
     from marl_framework.device import resolve_device
     from marl_framework.training import readiness
 
@@ -54,7 +61,6 @@ def examine(config_name: str, overrides: Sequence[str] = ()) -> list[Check]:
         _guarded("GPUs", readiness.gpus, "reinstall NVIDIA's driver or PyTorch"),
     ]
     try:
-        config = load_config(path, overrides)
         device = resolve_device(config.compute.device)
     except ConfigError as error:
         return [*checks, Check("configuration", False, str(error), "correct this key")]
@@ -97,7 +103,7 @@ def _versions() -> tuple[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 if a training run can start, else 1."""
+    """Run the command line; return 0 if a training run can start, 1 if not, 2 for bad input."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
     parser.add_argument(
         "--config", metavar="FILE", help="params file (default: $CONFIG_FILE_PATH or params.yaml)"
@@ -106,8 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
     default = os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
-    with plain_warnings():
-        checks = examine(default if options.config is None else options.config, options.overrides)
+    config = default if options.config is None else options.config
+    try:
+        with plain_warnings():
+            checks = examine(config, options.overrides)
+    except ConfigError as error:
+        warn(f"error: {error}")
+        return BAD_INPUT
     ready = all(check.ok for check in checks)
     if options.json:
         print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}, indent=2))

@@ -19,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser().parse_args(arguments)
     loaded()
     try:
-        history = History(Path(options.runs))
+        history = History(Path(options.runs or "runs"))  # the default may have only archived runs
+        if options.runs is not None and not history.runs.is_dir():
+            raise ConfigError(f"--runs {options.runs}: not a folder; give the folder of the runs")
         with plain_warnings():
             for line in _run(history, options):
                 print(line)
@@ -74,7 +76,6 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m marl_framework.history", description=__doc__)
     parser.add_argument(
         "--runs",
-        default="runs",
         metavar="FOLDER",
         help="folder of the runs, logging.directory (default: runs); archived runs are in "
         "training_history/ next to this folder",

@@ -65,11 +65,17 @@ def test_a_disk_that_is_full_or_no_folder_is_told(examine, tmp_path, monkeypatch
     assert "logging.directory" in found["disk"]["fix"]
 
 
-def test_a_bad_configuration_is_told_by_key(examine) -> None:
-    code, found = examine("networks.gama=1")
+def test_bad_input_is_told_by_file_or_key(refused) -> None:
+    assert "missing.yaml" in refused(main, ["--config", "missing.yaml"])
+    arguments = ["--config", "params_test.yaml", "--json", "--set", "networks.gama=1"]
+    assert "learning.gamma" in refused(main, arguments)
+
+
+def test_a_device_that_is_missing_is_a_finding(examine) -> None:
+    code, found = examine("compute.device=cuda:99")
     assert code == 1
     assert list(found) == NAMES[:4]
-    assert "learning.gamma" in found["configuration"]["found"]
+    assert "compute.device" in found["configuration"]["found"]
 
 
 def test_another_algorithm_is_tried(examine) -> None:

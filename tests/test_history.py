@@ -97,7 +97,6 @@ def test_moves_in_one_second_never_overwrite_and_stay_in_order(house: House) -> 
 
 
 def test_list_and_show_tell_how_runs_ended(house: House) -> None:
-    assert house("list") == []
     (stamp,) = house.archived("t", 1)
     house.run("t", training_step=3, best={"validation_entropy": 0.5})
     house.run("u")
@@ -195,6 +194,15 @@ def test_bad_input_is_one_line_and_changes_nothing(house, tmp_path, arguments, n
     before = sorted(tmp_path.rglob("*"))
     assert named in house.error(*arguments)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_runs_that_is_missing_is_refused(house, monkeypatch, capsys) -> None:
+    (stamp,) = house.archived("t", 1)
+    house.runs.rmdir()
+    assert f"--runs {house.runs}" in house.error("list")
+    monkeypatch.chdir(house.history.parent)  # the default may have only archived runs
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.startswith(f"t/{stamp}: ")
 
 
 def test_between_file_systems_the_copy_appears_whole(house: House, monkeypatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
@@ -50,6 +51,13 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
     if options.suite is None:
         for name in given(("only", "maps")):
             parser.error(f"--{name} requires --suite")
+        checkpoint = options.checkpoint or ""
+        if "," in checkpoint and not os.path.exists(checkpoint):
+            teams = ",".join(f"{LEARNED}={run.strip()}" for run in checkpoint.split(","))
+            parser.error(
+                f"--checkpoint {checkpoint}: several checkpoints require --suite; without it, "
+                f"compare teams with --policies {teams}"
+            )
     return options
 
 

@@ -108,6 +108,10 @@ def _check_options(options: argparse.Namespace, ranks: Ranks) -> None:
     require(options, {"vary": "seeds", "allow_changed": "resume"})
     if not (options.check or options.print_config):
         require(options, {"seeds": "run_name"})
+    if options.seeds is not None:
+        keys = (text.partition("=")[0].strip() for text in options.overrides)
+        if "environment.seed" in keys:
+            raise ConfigError("--set environment.seed: set the seeds with --seeds")
     require_number("missions", options.missions, 1)
     if ranks.count > 1:
         refuse(options, ["seeds"], "cannot be used with torchrun; start one training at a time")

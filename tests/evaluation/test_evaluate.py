@@ -260,6 +260,7 @@ def test_the_terrain_may_be_another(run: Path, tmp_path: Path) -> None:
         (["--missions", "1,2"], "--missions: 1,2"),
         (["--seed", "1048576"], "--seed: 1048576"),
         (["--checkpoint", "nowhere.pt"], "nowhere.pt"),
+        (["--checkpoint", "a.pt,b.pt"], "--policies learned=a.pt,learned=b.pt"),
         (["--checkpoint", "{tmp}"], "checkpoints/best.pt"),
         (["--checkpoint", "{tmp}/world.yaml"], "world.yaml"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),

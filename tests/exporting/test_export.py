@@ -193,6 +193,23 @@ def test_the_example_needs_neither_pytorch_nor_this_library(folder: Path) -> Non
     assert 0 < float(done.stdout.split()[-4]) < 0.5
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ((), "team.onnx"),
+        (("nowhere.onnx",), "nowhere.onnx"),
+        (("team.pt",), "team.pt"),
+        (("actor.onnx",), "--observations"),
+    ],
+)
+def test_the_example_refuses_other_files_in_one_line(
+    files: tuple[str, ...], named: str, folder: Path, refused: Callable[..., str], monkeypatch
+) -> None:
+    assert run(folder, "onnx", "actor.onnx") == 0
+    monkeypatch.setattr("sys.argv", [str(EXAMPLE), *(str(folder / file) for file in files)])
+    assert named in refused(runpy.run_path, str(EXAMPLE), run_name="__main__")
+
+
 def test_a_file_that_is_not_equal_is_not_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

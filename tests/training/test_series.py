@@ -120,6 +120,7 @@ def test_bad_variations_are_one_line(
         (("--seeds", "3,3"), "--seeds 3,3"),
         (("--seeds", "3,-1"), "--seeds 3,-1"),
         (("--seeds", "99999999999"), "environment.seed"),
+        (("--seeds", "3", "--set", "environment.seed=5"), "--set environment.seed"),
         (("--seeds", "3,400", "--run-name", "x" * 197), "-400'"),
         (("--seeds", "3", "--set", "experiment.policy=random"), "--seeds"),
         (("--seeds", "3,4", "--jobs", "0"), "--jobs 0"),
