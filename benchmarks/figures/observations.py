@@ -39,7 +39,7 @@ from marl_framework.mission.state import MissionState
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.planners import RandomPlanner
 
-MISSIONS, MISSION, UAV, MOVES = 16, 15, 2, 8  # the drawn mission is one of a batch
+MISSIONS, MISSION, UAV, MOVES = 16, 12, 1, 9  # the drawn mission is one of a batch
 _DPI = 100
 
 Array = NDArray[Any]

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from benchmarks import tables
 from benchmarks.figures import observations
 from benchmarks.reference import plain_mission
 from marl_framework.config.learning import ObservationConfig
@@ -39,6 +40,16 @@ def test_the_drawn_square_is_the_averaged_one(monkeypatch):
         np.testing.assert_allclose(scene.observation["local_entropy"], entropy, atol=1e-4)
         clipped += bool((scene.square == 0.5).any())
     assert clipped
+
+
+def test_the_page_describes_the_drawn_mission():
+    scene = observations.fly(load_config("params.yaml"))
+    altitude = scene.config.geometry.altitudes[scene.positions[scene.uav, 2]]
+    page = (tables.ROOT / "docs/observations.md").read_text(encoding="utf-8")
+    assert f"after {len(scene.flown) - 1} random moves" in page
+    assert f"number {scene.uav + 1} of 4, at {altitude:g} m" in page
+    assert (scene.square[:, -1] == 0.5).all()  # the top lies beyond the map
+    assert scene.state.heard[0, scene.uav].sum() == 3  # all but the ring
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
