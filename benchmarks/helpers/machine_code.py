@@ -21,6 +21,7 @@ ARCHITECTURES = (80, 89, 90)
 
 _POINTERS = {
     torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
     torch.int8: "*i8",
     torch.int16: "*i16",
     torch.int64: "*i64",
@@ -102,7 +103,7 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
     aligned += [(names.index(n), k) for n, value in tuples.items() for k in range(len(value))]
     source = ASTSource(
         fn=launch.kernel,
-        signature={n: _type_of(given[n]) if n in given else "constexpr" for n in names},
+        signature={n: type_of(given[n]) if n in given else "constexpr" for n in names},
         constexprs={(names.index(name),): value for name, value in values.items()},
         attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
@@ -113,11 +114,13 @@ def compile_for(launch: Launch, architecture: int) -> MachineCode:
     return MachineCode(registers, stack + local, code.metadata.shared, frozenset(operations))
 
 
-def _type_of(value: Any) -> Any:
+def type_of(value: Any) -> Any:
     """Return Triton's name for an argument's type; the argument is a tensor, number or tuple."""
     if isinstance(value, tuple):
-        return type(value)(*map(_type_of, value))
-    return _POINTERS[value.dtype] if isinstance(value, Tensor) else "i32"
+        return type(value)(*map(type_of, value))
+    if isinstance(value, Tensor):
+        return _POINTERS[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
 
 
 def _read_usage(cubin: bytes) -> tuple[int, int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from benchmarks.helpers import kernel_launches
-from benchmarks.helpers.machine_code import ARCHITECTURES, Launch, MachineCode
+from benchmarks.helpers.machine_code import ARCHITECTURES, Launch, MachineCode, type_of
 from benchmarks.speed import machine_code
 from tests.benchmarks.running import run
 
@@ -29,3 +30,8 @@ def test_rows_of_every_kernel_and_architecture(tmp_path, monkeypatch, capsys):
         assert len({(row["stage"], row["kernel"]) for row in group}) == 1
     assert {row["kernel"].split()[0] for row in rows if row["spilled_bytes"]} == {"fuse"}
     assert "1.0 KiB" in capsys.readouterr().out
+
+
+def test_arguments_have_tritons_types():
+    given = (torch.zeros(1, dtype=torch.float16), torch.zeros(1), 3, 0.5)
+    assert [type_of(value) for value in given] == ["*fp16", "*fp32", "i32", "fp32"]
