@@ -6,6 +6,7 @@ Needs the extra `torchrl`, and VMAS: `pip install vmas`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -16,6 +17,7 @@ from torchrl.envs import RewardSum, TransformedEnv, VmasEnv
 from torchrl.modules import MultiAgentMLP, ProbabilisticActor
 from torchrl.objectives import SoftUpdate
 
+from marl_framework.command_line import Parser
 from marl_framework.integrations.torchrl import COMALoss, CounterfactualCritic
 
 GROUP = "agents"
@@ -100,21 +102,37 @@ def train(arguments: argparse.Namespace) -> list[float]:
     return returns
 
 
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be 1 or more")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(description=__doc__)
+    result = Parser(description=__doc__)
     result.add_argument(
-        "--scenario", default="navigation", help="VMAS scenario with one group of agents"
+        "--scenario",
+        default="navigation",
+        choices=VmasEnv.available_envs or None,  # None without VMAS
+        metavar="NAME",
+        help="VMAS scenario with one group of agents",
     )
-    result.add_argument("--num-envs", type=int, default=64, help="parallel environments")
-    result.add_argument("--steps", type=int, default=50, help="steps per episode")
-    result.add_argument("--iterations", type=int, default=100)
-    result.add_argument("--minibatch", type=int, default=400, help="team steps per batch")
+    result.add_argument("--num-envs", type=positive, default=64, help="parallel environments")
+    result.add_argument("--steps", type=positive, default=50, help="steps per episode")
+    result.add_argument("--iterations", type=positive, default=100)
+    result.add_argument("--minibatch", type=positive, default=400, help="team steps per batch")
     result.add_argument("--lr", type=float, default=1e-3)
     result.add_argument("--device", default="cpu")
     result.add_argument("--seed", type=int, default=1)
     return result
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train; exit with a line about an invalid option."""
+    train(parser().parse_args(arguments))
+
+
 if __name__ == "__main__":
-    train(parser().parse_args())
+    main()

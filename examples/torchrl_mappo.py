@@ -6,6 +6,7 @@ Needs the extra `torchrl`. The actor gets the observation of its UAV, the critic
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -22,6 +23,8 @@ from torchrl.modules import (
 )
 from torchrl.objectives import ClipPPOLoss, ValueEstimators
 
+from marl_framework.command_line import Parser
+from marl_framework.config.errors import ConfigError
 from marl_framework.integrations.torchrl import MissionEnv
 
 GROUP = "uavs"
@@ -122,19 +125,36 @@ def train(arguments: argparse.Namespace) -> list[float]:
     return returns
 
 
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be 1 or more")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(description=__doc__)
+    result = Parser(description=__doc__)
     result.add_argument("--config", default="params_fast.yaml", help="params file")
-    result.add_argument("--num-envs", type=int, default=32, help="parallel missions")
-    result.add_argument("--iterations", type=int, default=60)
-    result.add_argument("--epochs", type=int, default=4, help="passes over the data")
-    result.add_argument("--minibatch", type=int, default=128, help="team steps per batch")
+    result.add_argument("--num-envs", type=positive, default=32, help="parallel missions")
+    result.add_argument("--iterations", type=positive, default=60)
+    result.add_argument("--epochs", type=positive, default=4, help="passes over the data")
+    result.add_argument("--minibatch", type=positive, default=128, help="team steps per batch")
     result.add_argument("--lr", type=float, default=5e-4)
     result.add_argument("--device", default="cpu")
     result.add_argument("--seed", type=int, default=1)
     return result
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train; exit with a line about an invalid option."""
+    command = parser()
+    options = command.parse_args(arguments)
+    try:
+        train(options)
+    except ConfigError as error:
+        command.error(str(error))
+
+
 if __name__ == "__main__":
-    train(parser().parse_args())
+    main()

@@ -23,3 +23,23 @@ def test_an_example_trains(example: Any, small: str, capsys: pytest.CaptureFixtu
     assert len(returns) == 3
     assert all(math.isfinite(value) for value in returns)
     assert capsys.readouterr().out.count("return") == 3
+
+
+@pytest.mark.parametrize(
+    ("example", "given"),
+    [
+        (torchrl_mappo, "--config nope.yaml"),
+        (torchrl_mappo, "--iterations 0"),
+        (torchrl_coma, "--scenario navigtion"),
+        (torchrl_coma, "--iterations 0"),
+    ],
+)
+def test_an_invalid_option_is_one_line(
+    example: Any, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        example.main(given.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("error: ")
+    assert given.split()[1] in line
