@@ -164,6 +164,8 @@ def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str
         teams = {name: load(run) for name, run in _runs_in(world, options).items()}
         configure = partial(_configuration, options, world, changes)
         config = configure(checkpoint or next(iter(teams.values()), None))
+        if LEARNED in names and checkpoint is None:
+            raise ConfigError("--policies learned requires a trained team; add --checkpoint")
         if not prepared:
             device = resolve_device(config.compute.device)
             if options.config is None:

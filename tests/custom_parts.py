@@ -58,6 +58,13 @@ def scalar(state, actions, utility):
     return utility.absolute.mean()
 
 
+class Hazy(Cautious):
+    """Reads its configuration when it is made."""
+
+    def __init__(self, config):
+        self.altitudes = config.geometry.altitudes
+
+
 class Westward:
     """Flies west."""
 

@@ -182,6 +182,8 @@ BAD = [
     (TYPE, "dqn", "'learned'"),
     (TYPE, f"{MODULE}.Eastward", "Eastward"),
     (TYPE, f"{MODULE}.Nothing", "act(state, generator)"),
+    (TYPE, f"{MODULE}.Hazy", "act(state, generator)"),
+    (TYPE, f"{MODULE}.spec", "Spectral"),
     (SENSOR, "radar", "'table', 'exponential'"),
     (SENSOR, f"{MODULE}.Radar", "Radar"),
     (SENSOR, f"{MODULE}.Nothing", "miss(altitude)"),

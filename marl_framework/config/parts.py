@@ -107,7 +107,8 @@ def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
         raise ConfigError(f"{key}: {path}: {problem}") from error
     part = getattr(module, name, None)
     if part is None:
-        nearest = difflib.get_close_matches(name, vars(module), 1, 0)
+        public = [other for other in vars(module) if not other.startswith("_")]
+        nearest = difflib.get_close_matches(name, public, 1, 0)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(f"{key}: {path}: module {module_name} has no {name}{hint}")
     if not callable(part):

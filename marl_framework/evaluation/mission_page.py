@@ -66,9 +66,9 @@ class MissionPage:
             shrink *= 2
             self.text = _render_page(records, index, shrink, refresh, shows_truth)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write the page to a file."""
-        with atomic_file(path) as file:  # a browser may be reading it
+        with atomic_file(Path(path)) as file:  # a browser may be reading it
             file.write(self.text.encode())
 
     def _repr_html_(self) -> str:

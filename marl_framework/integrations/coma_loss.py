@@ -52,6 +52,9 @@ class COMALoss(LossModule):
             Q(s, a), "return" for the TD(λ) target.
         normalize_advantage: whether to normalise the advantages of each batch (mean 0, standard
             deviation 1).
+
+    Raises:
+        ValueError: `gamma`, `lmbda` or `advantage` is invalid, or an entry of the data is missing.
     """
 
     @dataclass
@@ -67,6 +70,8 @@ class COMALoss(LossModule):
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
+    gamma: float
+    lmbda: float
     default_value_estimator = ValueEstimators.TDLambda
     actor_network: ProbabilisticTensorDictSequential
     critic_network: TensorDictModule
@@ -91,10 +96,12 @@ class COMALoss(LossModule):
         normalize_advantage: bool = False,
     ) -> None:
         super().__init__()
+        if advantage not in ("critic", "return"):
+            raise ValueError(f"advantage {advantage!r}: must be 'critic' or 'return'")
         self.convert_to_functional(actor_network, "actor_network")
         self.convert_to_functional(critic_network, "critic_network", create_target_params=True)
         self.entropy_coeff, self.critic_coeff = entropy_coeff, critic_coeff
-        self.gamma, self.lmbda = gamma, lmbda
+        self.make_value_estimator(gamma=gamma, lmbda=lmbda)
         self.advantage, self.normalize_advantage = advantage, normalize_advantage
 
     @property
@@ -110,6 +117,8 @@ class COMALoss(LossModule):
         if value_type not in (None, ValueEstimators.TDLambda) or unknown:
             raise ValueError("COMALoss supports only TDLambda targets with gamma and lmbda")
         for name, value in hyperparams.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} {value}: must be 0 to 1")
             setattr(self, name, value)
 
     @torch.no_grad()
@@ -121,13 +130,12 @@ class COMALoss(LossModule):
         the episode (last step, truncation), G_{t+1} is Σ_a π(a)·Q̄(a) in the next state, with the
         other agents' actions sampled from the policy.
         """
-        keys = self.tensor_keys
         after = tensordict.get("next")
-        reward = after.get(keys.reward)
-        done = _expand_flag(after.get(keys.done), reward).clone()
-        terminated = _expand_flag(after.get(keys.terminated), reward)
+        reward = self._entry(after, "reward")
+        done = _expand_flag(self._entry(after, "done"), reward).clone()
+        terminated = _expand_flag(self._entry(after, "terminated"), reward)
         q_taken = losses.select_taken(
-            self._values(tensordict, target=True), tensordict.get(keys.action)
+            self._values(tensordict, target=True), self._entry(tensordict, "action")
         )
         q_next = torch.cat((q_taken[..., 1:, :], q_taken[..., -1:, :]), dim=-2).unsqueeze(-1)
         done[..., -1, :, :] = True
@@ -135,15 +143,15 @@ class COMALoss(LossModule):
         target = td_lambda_return_estimate(
             self.gamma, self.lmbda, next_values, reward, done, terminated, time_dim=-3
         )
-        return tensordict.set(keys.value_target, target)
+        return tensordict.set(self.tensor_keys.value_target, target)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the losses as means over the batch."""
-        keys = self.tensor_keys
-        target = tensordict.get(keys.value_target, None)
+        key = self.tensor_keys.value_target
+        target = tensordict.get(key, None)
         if target is None:
-            target = self.targets(tensordict.copy()).get(keys.value_target)
-        actions, target = tensordict.get(keys.action).flatten(), target.flatten()
+            target = self.targets(tensordict.copy()).get(key)
+        actions, target = self._entry(tensordict, "action").flatten(), target.flatten()
         values = self._values(tensordict).flatten(0, -2)
         probabilities = self._probabilities(tensordict).flatten(0, -2)
         returns = target if self.advantage == "return" else None
@@ -165,6 +173,14 @@ class COMALoss(LossModule):
             }
         )
 
+    def _entry(self, tensordict: TensorDictBase, name: str) -> Tensor:
+        """Return the entry of a key in `tensor_keys`; raise ValueError if it is missing."""
+        key = getattr(self.tensor_keys, name)
+        entry = tensordict.get(key, None)
+        if entry is None:
+            raise ValueError(f"{name}: no entry {key!r}; name the entry with set_keys({name}=KEY)")
+        return entry
+
     def _probabilities(self, tensordict: TensorDictBase) -> Tensor:
         inputs = tensordict.select(*self.actor_network.in_keys)
         with self.actor_network_params.to_module(self.actor_network):
@@ -175,7 +191,7 @@ class COMALoss(LossModule):
         inputs = tensordict.select(*self.critic_network.in_keys)
         params = self.target_critic_network_params if target else self.critic_network_params
         with params.to_module(self.critic_network):
-            return self.critic_network(inputs).get(self.tensor_keys.action_value)
+            return self._entry(self.critic_network(inputs), "action_value")
 
     def _bootstrap_values(self, after: TensorDictBase) -> Tensor:
         """Return Σ_a π(a)·Q̄(a) in the next states, [..., N, 1]."""

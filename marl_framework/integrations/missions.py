@@ -55,8 +55,6 @@ class Missions:
         split: str = "training",
         seed: int | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs {num_envs}: must be 1 or more")
         config = config if isinstance(config, Config) else load_config(config)
         self.environment = MissionEnvironment(config, num_envs, as_device(device), split, seed)
         self.builder = make_builder(self.environment)

@@ -19,6 +19,7 @@ from marl_framework.integrations.rendering import METADATA, Array, Viewer, to_nu
 try:
     from gymnasium.spaces import Box, Dict, Discrete
     from pettingzoo import ParallelEnv
+    from pettingzoo.utils.env_logger import EnvLogger
 except ModuleNotFoundError as error:
     raise missing_extra("pettingzoo", error) from error
 
@@ -62,6 +63,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         self.missions = missions = Missions(config, 1, device, split, seed)
         self.possible_agents = list(missions.names)
         self.agents: list[str] = []
+        self._has_reset = False
         self.observation_spaces = {
             name: Dict(
                 observation=Box(LOWEST, missions.highest, missions.observation_shape, np.float32),
@@ -87,6 +89,7 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
         if seed is not None:
             self.missions.seed(seed)
         self.missions.reset()
+        self._has_reset = True
         self.agents = self._active_agents(self.possible_agents)
         self._viewer.refresh(self.missions)
         return self._observe(self.agents), {name: {} for name in self.agents}
@@ -99,8 +102,11 @@ class MissionParallelEnv(ParallelEnv[str, AgentObservation, int]):
     ]:  # fmt: skip
         """Fly one step; return empty dictionaries if the mission is over.
 
-        Raises ValueError if an agent's action is missing or invalid.
+        Raises ValueError if an agent's action is missing or invalid, and AssertionError before the
+        first `reset`.
         """
+        if not self._has_reset:
+            EnvLogger.error_step_before_reset()
         names = self.agents
         if not names:
             return {}, {}, {}, {}, {}

@@ -43,7 +43,8 @@ class MissionEnv(EnvBase):
     - `"done"`, `"terminated"`, `"truncated"` [E, 1]; missions terminate and are never truncated.
 
     `step` never resets. Collectors, `rollout` and `step_and_maybe_reset` reset finished missions
-    with a `_reset` entry; the other missions do not change.
+    with a `_reset` entry; the other missions do not change. On the CPU `step` raises ValueError
+    for an action out of range.
 
     Args:
         config, num_envs, device, split, seed: see `Missions`; `set_seed` takes its seed modulo
@@ -103,7 +104,11 @@ class MissionEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         active = self.missions.state.active.clone()
-        result = self.missions.step(tensordict.get((GROUP, "action")))
+        actions, last = tensordict[GROUP, "action"], self.missions.num_actions - 1
+        if actions.device.type == "cpu" and not ((actions >= 0) & (actions <= last)).all():
+            found = f"{actions.min()} to {actions.max()}"
+            raise ValueError(f"actions from {found}: each must be 0 to {last}")
+        result = self.missions.step(actions)
         terminated = result.terminated.unsqueeze(-1)
         out = self._observe()
         out.set((GROUP, "reward"), (result.reward.unsqueeze(1) * active).unsqueeze(-1))

@@ -68,6 +68,8 @@ class MissionEnvironment:
 
     Raises:
         ConfigError: `environment.area` lists several areas, or a part cannot be built.
+        TypeError: `config` is not a `Config`.
+        ValueError: `num_envs` is below 1.
 
     Attributes:
         n_agents: size N of the largest team.
@@ -89,6 +91,10 @@ class MissionEnvironment:
         seed: int | None = None,
         rank: int = 0,
     ) -> None:
+        if not isinstance(config, Config):
+            raise TypeError(f"config {config!r:.60}: must be a Config; use load_config(FILE)")
+        if num_envs < 1:
+            raise ValueError(f"num_envs {num_envs}: must be 1 or more")
         self.config = config = config.one_area()
         self.num_envs = num_envs
         self.device = torch.device(device)

@@ -35,19 +35,27 @@ def make_planner(
         ConfigError: the planner cannot be created.
     """
     if name == LEARNED:
-        if checkpoint is None:
-            raise ConfigError("--policies learned requires a trained team; add --checkpoint")
+        if not isinstance(checkpoint, Checkpoint):
+            raise ConfigError(
+                f"checkpoint {checkpoint!r:.60}: learned requires a trained team's checkpoint; "
+                "use find_checkpoint(RUN)"
+            )
         team = trained_team(environment.config, checkpoint, environment.device)
         return LearnedPlanner(team.act, make_builder(environment), environment.lattice, greedy)
     if name not in PLANNERS and "." not in name:
         known = ", ".join(PLANNER_NAMES)
         raise ConfigError(f"planner: {name}: unknown; choose from {known}, or give module.Class")
     make = load_part(PLANNERS.get(name, name), "planner", "environment")
-    planner: Planner = make(environment)
+    problem = f"planner: {name}: must have a string `name` and a method act(state, generator)"
+    try:
+        planner: Planner = make(environment)
+    except Exception as error:
+        if isinstance(make, type) and not hasattr(make, "act"):  # another kind of part
+            raise ConfigError(problem) from error
+        raise
     has_name = isinstance(getattr(planner, "name", None), str)
     if not (has_name and callable(getattr(planner, "act", None))):
-        needed = "a string `name` and a method act(state, generator)"
-        raise ConfigError(f"planner: {name}: must have {needed}")
+        raise ConfigError(problem)
     return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
 

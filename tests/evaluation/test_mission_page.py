@@ -91,7 +91,7 @@ def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_pa
     given = {"whole": whole, "stopped": stopped, "short": replace(whole, active=active)}
     MissionPage(given).write(tmp_path / "mission.html")
     long, one, short = data(tmp_path / "mission.html")["policies"]
-    MissionPage(dict(reversed(given.items()))).write(tmp_path / "turned.html")
+    MissionPage(dict(reversed(given.items()))).write(str(tmp_path / "turned.html"))
     assert "in 5 moves" in (tmp_path / "turned.html").read_text(encoding="utf-8")
     assert long["readings"] == [6, 6, 6]
     assert one["readings"] == [6, 2, 6]

@@ -33,7 +33,7 @@ def _loss(actor: nn.Module, critic: nn.Module, **options: Any) -> COMALoss:
         distribution_class=MaskedCategorical,
     )
     critic = TensorDictModule(critic, ["maps"], ["action_value"])
-    return COMALoss(policy, critic, gamma=GAMMA, lmbda=LAMBDA, **options)
+    return COMALoss(policy, critic, **{"gamma": GAMMA, "lmbda": LAMBDA, **options})
 
 
 def _as_tensordict(rollout: Rollout) -> TensorDict:
@@ -180,6 +180,22 @@ def test_hyperparameters_of_the_targets() -> None:
     for wrong in ({"value_type": ValueEstimators.GAE}, {"average_rewards": True}):
         with pytest.raises(ValueError, match="TDLambda"):
             loss.make_value_estimator(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("gamma", 2), ("lmbda", -0.1), ("advantage", "returns")]
+)
+def test_an_invalid_option_is_named(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{option}.*{value}"):
+        _loss(_Table([0.0] * 3), _Table([0.0] * 3), **{option: value})
+
+
+@pytest.mark.parametrize("name", ["reward", "done", "terminated", "action", "action_value"])
+def test_a_missing_entry_is_named(name: str) -> None:
+    loss = _loss(_Table([0.0] * 3), _Table([0.0] * 3))
+    loss.set_keys(**{name: ("group", "nowhere")})
+    with pytest.raises(ValueError, match=f"^{name}.*nowhere.*set_keys"):
+        loss.targets(_cut_data())
 
 
 def test_normalised_advantages_change_the_scale_alone() -> None:

@@ -58,6 +58,8 @@ def test_every_agent_must_act_and_only_by_actions_that_exist(
     actions: dict[str, int], named: str
 ) -> None:
     env = MissionParallelEnv(small_config())
+    with pytest.raises(AssertionError, match=r"reset\(\)"):
+        env.step(actions)
     env.reset()
     with pytest.raises(ValueError, match=f"^actions.*{named}"):
         env.step(actions)

@@ -101,3 +101,11 @@ def test_the_mask_marks_the_uavs_that_fly_and_get_a_reward() -> None:
     assert reward[flies].ne(0).all()
     over = data["next", "terminated"].squeeze(-1)
     assert set(over.int().argmax(1).tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize("action", [-1, 6])
+def test_an_action_out_of_range_is_named(action: int) -> None:
+    env = MissionEnv(CONFIG, 2)
+    seen = env.reset().set(ACTION, torch.full((2, 3), action))
+    with pytest.raises(ValueError, match=f"^actions.*{action}"):
+        env.step(seen)

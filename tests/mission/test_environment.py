@@ -230,3 +230,12 @@ def test_neighbouring_streams_never_collide() -> None:
 def test_values_out_of_range_are_refused(seed: int, split: str, rank: int) -> None:
     with pytest.raises(ValueError, match=r"split|seed|rank"):
         split_seed(seed, split, rank)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_envs", "named"),
+    [("params_test.yaml", 1, "^config.*load_config"), (small_config(), 0, "^num_envs 0")],
+)
+def test_invalid_arguments_are_named(config, num_envs, named):
+    with pytest.raises((TypeError, ValueError), match=named):
+        MissionEnvironment(config, num_envs, "cpu")

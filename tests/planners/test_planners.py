@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -168,7 +170,14 @@ def test_large_batches_are_planned_in_chunks() -> None:
         assert found.scores is None or torch.equal(found.scores, wanted.scores)
 
 
-@pytest.mark.parametrize("name", ["nosuch", "learned"])
-def test_a_planner_that_cannot_be_made_is_named(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        make_planner(name, MissionEnvironment(small_config(), 2, "cpu"))
+@pytest.mark.parametrize(
+    ("name", "checkpoint", "named"),
+    [
+        ("nosuch", None, "nosuch"),
+        ("learned", None, "^checkpoint None.*find_checkpoint"),
+        ("learned", "runs/x", "^checkpoint 'runs/x'.*find_checkpoint"),
+    ],
+)
+def test_a_planner_that_cannot_be_made_is_named(name: str, checkpoint: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make_planner(name, MissionEnvironment(small_config(), 2, "cpu"), checkpoint)
