@@ -61,7 +61,8 @@ def planner_teacher(planner: Planner, temperature: float) -> Teacher:
             rated = decision.probabilities > 0
             logits = log_probabilities(decision.probabilities)
         elif decision.scores is not None:
-            rated, logits = decision.masks, decision.scores / temperature
+            rated = decision.masks & decision.scores.isfinite()
+            logits = decision.scores / temperature
         else:
             codes = torch.arange(decision.masks.shape[-1], device=decision.masks.device)
             rated = decision.actions.unsqueeze(-1) == codes

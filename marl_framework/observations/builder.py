@@ -17,7 +17,7 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
-from marl_framework.observations.channels import CHANNELS, Channel, Scene, Turns, World
+from marl_framework.observations.channels import CHANNELS, TEAM_UNIT, Channel, Scene, Turns, World
 from marl_framework.observations.drawing import centre_on, constant
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction, load_predictor
@@ -83,8 +83,10 @@ class ObservationBuilder:
 
     @property
     def highest(self) -> float:
-        """Largest value of any channel, except for rounding; 1 without predictions."""
-        return 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
+        """Largest value of any channel, except for rounding; at least 1."""
+        highest = 1.0 if self._prediction is None else max(1.0, self._prediction.highest())
+        sizes = "team_size" in self.actor_channels
+        return max(highest, self._world.n_agents / TEAM_UNIT) if sizes else highest
 
     def actor(self, state: Seen, out: Tensor | None = None) -> Tensor:
         """Build the actor's inputs, [E, N, C_a, X, Y], with channels as in `actor_channels`.

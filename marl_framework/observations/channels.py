@@ -138,12 +138,12 @@ def agent_id(scene: Scene) -> Tensor:
     return constant(shares, world.shape)
 
 
-_TEAM_UNIT = 16  # part of trained teams: another unit would change what they see
+TEAM_UNIT = 16  # part of trained teams: another unit would change what they see
 
 
 def team_size(scene: Scene) -> Tensor:
     """Draw the team size divided by 16."""
-    return scene.per_mission(scene.state.team_size / _TEAM_UNIT)
+    return scene.per_mission(scene.state.team_size / TEAM_UNIT)
 
 
 def radio_range(scene: Scene) -> Tensor:
@@ -239,7 +239,7 @@ def team_moves(scene: Scene) -> Tensor:
     """Draw the ratio m/(m + c): moves m left to the team, undecided positions c."""
     state, world = scene.state, scene.world
     budget = state.budget if world.has_inactive else torch.full_like(state.t, world.max_budget)
-    moves = scene.remaining() * (budget * state.team_size).unsqueeze(1)
+    moves = scene.remaining().clamp(min=0) * (budget * state.team_size).unsqueeze(1)
     undecided = cell_entropy(state.pooled_beliefs).sum((-2, -1))
     return constant(moves / (moves + undecided), world.shape)
 

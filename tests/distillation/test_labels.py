@@ -84,6 +84,21 @@ def test_a_team_sees_its_own_channels_on_the_missions_of_the_student(tmp_path: P
     torch.testing.assert_close(samples.labels, torch.stack(wanted).flatten(0, 2))
 
 
+def test_an_action_without_a_finite_score_is_not_advised() -> None:
+    class Broken(Scored):
+        def scores(self, state: MissionState) -> torch.Tensor:
+            scores = super().scores(state)
+            scores[..., 0] = torch.inf
+            return scores
+
+    env, state = start(small_config())
+    advice = planner_teacher(Broken(env), 1.0)(state, ANY)
+    policies, known = labels(advice.logits, advice.masks)
+    assert policies.isfinite().all()
+    assert bool((policies[..., 0] == 0).all())
+    assert bool(known.all())
+
+
 def test_a_turned_observation_has_the_turned_label() -> None:
     config = small_config(observation={"centred_probability": True, "agent_id": False})
     env, state = start(config)

@@ -46,6 +46,23 @@ def test_the_vector_environment_has_the_single_ones_spaces_and_entries() -> None
         assert a[4]["action_mask"].shape == b[4]["action_mask"].shape
 
 
+@pytest.mark.parametrize(
+    ("seen", "agents", "budget"), [("team_size", 33, 2), ("team_moves", 4, 20)]
+)
+def test_observations_of_large_teams_and_after_the_last_move_are_in_the_space(
+    seen: str, agents: int, budget: int
+) -> None:
+    dims = (30.0, 30.0) if agents > 9 else (10.0, 10.0)
+    observation = {seen: True}
+    config = small_config(agents=agents, budget=budget, dims=dims, observation=observation)
+    env = MissionVectorEnv(config, num_envs=2)
+    env.action_space.seed(1)
+    states = [env.reset(seed=1)[0]]
+    for _ in range(budget + 1):
+        states.append(env.step(env.action_space.sample())[0])
+    assert all(env.observation_space.contains(state) for state in states)
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_rewards_and_observations_are_the_cores(mode: AutoresetMode) -> None:
     flight = fly(CONFIG, 4)
