@@ -196,6 +196,13 @@ def test_bad_input_is_one_line_and_changes_nothing(house, tmp_path, arguments, n
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_runs_may_be_the_folder_above(house, monkeypatch) -> None:
+    monkeypatch.chdir(house.run("a"))
+    house.run("b")
+    assert main(["--runs", "..", "archive", "b"]) == 0
+    assert [path.name for path in house.history.iterdir()] == ["b"]
+
+
 def test_a_folder_of_runs_that_is_missing_is_refused(house, monkeypatch, capsys) -> None:
     (stamp,) = house.archived("t", 1)
     house.runs.rmdir()

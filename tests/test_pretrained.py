@@ -106,5 +106,6 @@ def test_the_generalist_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) 
 
 def test_records_keep_the_name_not_where_the_library_lies() -> None:
     assert find_checkpoint("pretrained:student").name == "pretrained:student"
+    assert options.read_policies("learned=.")[0] == [Path.cwd().name]
     names, runs = options.read_policies("learned=pretrained:student,random")
     assert (names, runs) == (["student", "random"], {"student": "pretrained:student"})

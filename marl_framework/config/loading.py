@@ -36,7 +36,7 @@ _KNOWN_KEYS = FORMER | set(KEYS)
 _KNOWN_SECTIONS = SECTIONS | {
     key[:end] for key in FORMER for end, sign in enumerate(key) if sign == "."
 }
-_AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in defaults}
+AUTOMATIC = {key for defaults in ALGORITHM_DEFAULTS.values() for key in defaults}
 """Keys that may be null: their default depends on the algorithm."""
 
 
@@ -91,12 +91,23 @@ def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Con
 
     Raises ConfigError as `load_config` does; `source` names the changes.
     """
-    return _build([("configuration", config_to_dict(config)), (source, changes)], source, ())
+    return _build([("configuration", without_defaults(config)), (source, changes)], source, ())
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
     """Convert a configuration to plain data (numbers, texts, lists, mappings) with YAML keys."""
     return dict(_tuples_to_lists(config.model_dump(by_alias=True)))
+
+
+def without_defaults(config: Config) -> dict[str, Any]:
+    """Return plain data in which keys are null if they have the default of the algorithm.
+
+    With another algorithm, these keys get its defaults.
+    """
+    values, defaults = values_by_key(config), values_by_key(Config())
+    defaults |= ALGORITHM_DEFAULTS.get(config.experiment.algorithm, {})
+    values |= {key: None for key in AUTOMATIC if values[key] == defaults[key]}
+    return dict(_tuples_to_lists(_nest(values)))
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
@@ -187,7 +198,7 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
             values.pop(_AREA, None)
         values |= layer
         origins |= dict.fromkeys(layer, origin)
-    for key in _AUTOMATIC:
+    for key in AUTOMATIC:
         if values.get(key) is None:
             values.pop(key, None)
             defaults = ALGORITHM_DEFAULTS.get(str(values.get("experiment.algorithm")), {})

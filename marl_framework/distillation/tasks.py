@@ -34,6 +34,8 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{file}: must be a mapping with task names, such as large: {{}}")
     for name, changes in tree.items():
+        if isinstance(name, bool | None):
+            raise ConfigError(f"{file}: the task name {show(name)} is no text; put it in quotes")
         with found_at(f"{file}: name of a task"):  # task names are part of run names
             check_run_name(str(name))
         if not isinstance(changes, dict | None):

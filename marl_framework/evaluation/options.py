@@ -184,7 +184,7 @@ def world_overrides(
     radios = {}
     for metres in ranges or ():
         value = ".inf" if math.isinf(metres) else metres  # YAML's spelling of infinity
-        radios[f"range_{metres:g}"] = [f"experiment.uav.communication_range={value}"]
+        radios[f"range_{metres:.12g}"] = [f"experiment.uav.communication_range={value}"]
     return {
         "_".join(filter(None, (team, radio))): [*teams.get(team, ()), *radios.get(radio, ())]
         for team, radio in product(teams or [""], radios or [""])
@@ -219,4 +219,5 @@ def read_policies(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _short_name(run: str) -> str:
-    return Path(run.removeprefix(PRETRAINED)).name.removesuffix(f"-{TASK}")
+    path = Path(run.removeprefix(PRETRAINED))
+    return (path.name or path.resolve().name).removesuffix(f"-{TASK}")

@@ -178,6 +178,8 @@ class RunFolder:
         """Update `status.json` with the progress of the training; ignore write errors."""
         updated = datetime.now(UTC).isoformat(timespec="seconds")
         status = {**read_json(self.status_file), "state": state, "updated": updated, **known}
+        if "error" not in known:
+            status.pop("error", None)  # of an earlier process
         with suppress(OSError):
             write_json(self.status_file, status)
 

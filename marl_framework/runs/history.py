@@ -33,7 +33,7 @@ class History:
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self.folder = runs.absolute().parent / "training_history"
+        self.folder = Path(os.path.abspath(runs)).parent / "training_history"  # also for `..`
 
     def names(self) -> list[str]:
         """Return the names of all runs, including archived ones."""

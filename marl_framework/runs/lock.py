@@ -26,7 +26,7 @@ class RunLock:
     def __init__(self, folder: Path) -> None:
         path = folder / LOCK
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be opened: {error.strerror}") from error
         self.release = weakref.finalize(self, os.close, handle)

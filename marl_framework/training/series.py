@@ -17,7 +17,15 @@ import yaml
 
 from marl_framework.command_line import INTERRUPTED, loaded
 from marl_framework.config.errors import ConfigError, found_at
-from marl_framework.config.loading import config_from_dict, config_to_dict, differences, load_config
+from marl_framework.config.loading import (
+    AUTOMATIC,
+    config_from_dict,
+    config_to_dict,
+    differences,
+    load_config,
+    values_by_key,
+    without_defaults,
+)
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
 from marl_framework.runs.log import RunLog
@@ -112,7 +120,7 @@ def read_series(
     Returns configurations by series name and run name; both names begin with `run_name`. Raises
     ConfigError if a seed, value or name is invalid, or two runs are the same training.
     """
-    tree, numbers = config_to_dict(config), _read_seeds(seeds)
+    tree, numbers = without_defaults(config), _read_seeds(seeds)
     series: dict[str, dict[str, Config]] = {}
     known: dict[str, str] = {}
     source = "--vary" if vary else "--seeds"
@@ -143,7 +151,10 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
         if launch.fresh and (path := Path(run.logging.directory) / name).exists():
             raise name_in_use(path)
         words = [f"--run-name={name}", *launch.words]
-        for key, (_, value) in differences(config, run).items():
+        changed = {key: value for key, (_, value) in differences(config, run).items()}
+        if "experiment.algorithm" in changed:  # whose defaults would replace equal values
+            changed |= {key: value for key, value in values_by_key(run).items() if key in AUTOMATIC}
+        for key, value in changed.items():
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
             words.append(f"--set={key}={text.splitlines()[0]}")
         commands[name] = [sys.executable, "-m", "marl_framework.main", *words]

@@ -116,6 +116,7 @@ BAD = [
     (f"{WORKERS} --run-name w --init-from no/run", "{a: {}}", "--init-from: no/run"),
     (f"{WORKERS} --run-name w", "{a: {learning: {gamma: 2}}}", "tasks.yaml: a: learning.gamma"),
     (f"{WORKERS} --run-name w", "{a b: {}}", "tasks.yaml: 'a b':"),
+    (f"{WORKERS} --run-name w", "{no: {}}", "tasks.yaml: quotes"),
     (f"{WORKERS} --run-name w", "{a: {experiment: {policy: search}}}", "a: experiment.policy"),
     ("", None, "distillation.teachers: --teacher"),
     ("--teacher a=", None, "--teacher a=:"),

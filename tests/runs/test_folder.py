@@ -43,6 +43,14 @@ def test_a_new_run_holds_configuration_environment_and_places(tmp_path: Path) ->
     assert environment["command"] == shlex.join(sys.orig_argv)
 
 
+def test_a_run_that_goes_on_has_no_error_of_an_earlier_process(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "a", CONFIG)
+    run.write_status("failed", error="out of memory")
+    assert read_json(run.status_file)["error"] == "out of memory"
+    run.write_status("training", training_step=3)
+    assert read_json(run.status_file).keys() == {"state", "updated", "training_step"}
+
+
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "...", ".hidden", "7", "x" * 200])
 def test_plain_words_are_names(tmp_path: Path, name: str) -> None:
     assert RunFolder.create(tmp_path, name, CONFIG).name == name

@@ -88,6 +88,23 @@ def test_commands_give_the_configuration_of_their_run(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_varied_algorithm_has_its_own_defaults_and_keeps_values_of_the_command(
+    train: Train, commands: dict[str, list[str]]
+) -> None:
+    vary = ("--vary", "experiment.algorithm=coma,mappo,sac", "--set", "learning.gamma=0.5")
+    assert train("3", *vary) == 1
+    for name, clip, size in (("coma", 0.0, 0), ("mappo", 0.2, 0), ("sac", 0.0, 100_000)):
+        words = commands[f"t-{name}-3"]
+        sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+        known = load_config("params_test.yaml", sets).learning
+        assert (known.clip_ratio, known.replay_size, known.gamma) == (clip, size, 0.5)
+    commands.clear()
+    kept = ("--vary", "experiment.algorithm=sac", "--vary", "learning.replay_size=0,500")
+    assert train("3", *kept) == 1
+    sets = [word.removeprefix("--set=") for word in commands["t-sac-0-3"] if "--set=" in word]
+    assert load_config("params_test.yaml", sets).learning.replay_size == 0
+
+
 @pytest.mark.parametrize(
     ("vary", "named"),
     [
