@@ -13,7 +13,7 @@ class Sectors:
     """Divides the area into one rectangle per UAV of a team.
 
     The area is cut across its longer side, in proportion to the number of UAVs on each side, until
-    each UAV has a rectangle; if UAVs outnumber positions, some sectors are empty. At each cut, UAVs
+    each UAV has a rectangle; with many UAVs for the positions, some are empty. At each cut, UAVs
     that start further along the side get the far part: a k-d tree of start positions (Bentley 1975,
     doi 10.1145/361002.361007). Only positions of the field count, and only they are in sectors.
 
