@@ -91,6 +91,11 @@ def open_plan(environment: MissionEnvironment, place: Place, uav: int) -> Flight
     settings, top = config.deployment, config.geometry.altitudes[-1]
     if settings.altitudes != "home":
         raise ConfigError("deployment.altitudes: not supported in flight; set it to home")
+    if settings.acceptance_radius >= (spacing := lattice.spacing):  # at the next place at once
+        raise ConfigError(
+            f"deployment.acceptance_radius: {settings.acceptance_radius:g} m is not below "
+            f"experiment.constraints.spacing {spacing:g} m; lower it"
+        )
     x, y = home_metres(place, settings.home)
     last = lattice.metres(torch.tensor(lattice.shape) - 1)[:2].tolist()
     pads = [(x + settings.pad_distance * n, y) for n in range(environment.n_agents)]

@@ -101,8 +101,13 @@ def write_geojson(survey: Survey, folder: Path) -> None:
     write_json(folder / "waypoints.geojson", content)
 
 
-def line_geometry(degrees: Array) -> dict[str, Any]:
-    """Return a GeoJSON line through (longitude, latitude) [P, 2], cut at the antimeridian."""
+def line_geometry(degrees: Array) -> dict[str, Any] | None:
+    """Return a GeoJSON line through (longitude, latitude) [P, 2], cut at the antimeridian.
+
+    One point is no line but a point, and no points are None.
+    """
+    if len(degrees) < 2:
+        return {"type": "Point", "coordinates": degrees[0].tolist()} if len(degrees) else None
     parts: list[list[list[float]]] = [[]]
     for start, end in pairwise(degrees):
         parts[-1].append(start.tolist())

@@ -93,7 +93,8 @@ def write_belief(
     belief: Tensor, moments: Sequence[Sequence[Moment]], env: MissionEnvironment, folder: Path
 ) -> None:
     """Write a belief [R, C] and the places of each UAV's readings into a new folder."""
-    tracks = [torch.tensor([moment.place for moment in each]) for each in moments]
+    places = ([moment.place for moment in each] for each in moments)
+    tracks = [torch.tensor(each, dtype=torch.int64).view(-1, 3) for each in places]
     metres = [env.lattice.metres(track).double().numpy() for track in tracks]
     place, cell = area_place(env.config), env.config.geometry.cell_size
     folder.mkdir()

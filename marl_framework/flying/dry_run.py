@@ -12,6 +12,7 @@ import torch
 
 from marl_framework.config import geography
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import home_metres
 from marl_framework.deployment.schedule import landing_seconds, leg_seconds, transit_altitude
@@ -33,6 +34,7 @@ _FIXED = {
     "experiment.uav.crash_rate": "0",
 }
 """Values that pilots support, by key of `MissionRanges.keys_that_end_missions`."""
+_LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
 _TICK = 0.25  # of the simulated clock [s]
 
 
@@ -97,6 +99,13 @@ def make_pilot(
     decider = Decider(uav, env, make_planner, generator, separation)
     parts, seconds = wrap(knowledge, hardware), return_seconds(env)
     return Pilot(knowledge, decider, world.number, parts, seconds)
+
+
+def with_time_factor(config: Config, factor: float) -> Config:
+    """Return limits for computers and radios that are no faster where the clock is."""
+    limits = config.flying
+    longer = {name: factor * getattr(limits, name) for name in (*_LIMITS, "clock_error")}
+    return config.model_copy(update={"flying": limits.model_copy(update=longer)})
 
 
 def area_place(config: Config) -> geography.Place | None:
@@ -195,9 +204,11 @@ def first_difference(flown: DryFlight, simulated: DryFlight) -> str | None:
     """Return the first difference between two flights of a mission, or None if they are equal."""
     pairs = zip(flown.moments, simulated.moments, strict=True)
     for uav, (ours, theirs) in enumerate(pairs):
-        for move, (here, there) in enumerate(zip(ours, theirs, strict=True)):
+        for move, (here, there) in enumerate(zip(ours, theirs, strict=False)):
             for name, value, other in zip(Moment._fields, here, there, strict=True):
                 if value != other:
                     return f"{name} of UAV {uav + 1} after move {move}"
+        if len(ours) != len(theirs):
+            return f"UAV {uav + 1} left the mission after {len(ours)} readings"
     beliefs = flown.record.belief, simulated.record.belief
     return None if torch.equal(*beliefs) else "belief of the team"

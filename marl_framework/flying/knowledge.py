@@ -71,8 +71,10 @@ class Knowledge:
         taken = {j: reading for j, reading in heard if reading and fits(camera, reading)}
         taken[uav] = own
         state.t.fill_(move)
-        newest: list[Position | Reading] = [*inbox.positions.values(), *taken.values()]
-        for message in newest:
+        # Others may be a move ahead already; their places after as many moves count.
+        places = (inbox.get(Position, j, move) or last for j, last in inbox.positions.items())
+        sent: list[Position | Reading] = [*places, *taken.values()]
+        for message in sent:
             state.positions[0, message.envelope.sender] = torch.tensor(message.place)
         state.heard.copy_(torch.eye(len(team), dtype=torch.bool))
         state.heard[0, uav, list(taken)] = True

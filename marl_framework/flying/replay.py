@@ -13,7 +13,7 @@ import numpy as np
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict
 from marl_framework.config.yaml_text import parse_yaml
-from marl_framework.flying.dry_run import make_pilots
+from marl_framework.flying.dry_run import make_pilots, with_time_factor
 from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Status
@@ -75,6 +75,18 @@ class Tape:
         self._expect(items(call, args, result))
         return result
 
+    def abort(self) -> str | None:
+        """Return why the pilot was aborted now; None if it was not.
+
+        A pilot that advances receives first; a pilot that is aborted asks for the time.
+        """
+        calls, entry = (self.items[self.position + k : self.position + k + 1] for k in (0, 1))
+        if not calls or calls[0][0] != "calls" or json.loads(calls[0][1])["call"] != "now":
+            return None
+        log = json.loads(entry[0][1]) if entry and entry[0][0] == "log" else {}
+        reason: str = log.get("reason", "")
+        return reason
+
     def _following(self, count: int) -> list[bytes]:
         """Return the data of the items after the next one."""
         first = self.position + 1
@@ -100,6 +112,8 @@ def first_difference(pilot: Pilot, tape: Tape) -> str:
     """Fly a pilot to the end of its tape; return the first difference, or an empty text."""
     try:
         while not pilot.over:
+            if (reason := tape.abort()) is not None:
+                pilot.abort(reason)
             before = tape.position
             if not pilot.advance() and tape.position == before:
                 return f"item {before}: the replayed pilot waits forever"
@@ -174,7 +188,8 @@ def replay(path: Path, checkpoint: str | None = None) -> int:
         tape = tapes.get(knowledge.uav)
         return parts if tape is None else tape.hardware(knowledge)
 
-    world = World(MissionEnvironment(config, 1, "cpu", "test"), seed)
+    slow = with_time_factor(config, facts.get("time_factor", 1.0))
+    world = World(MissionEnvironment(slow, 1, "cpu", "test"), seed)
     pilots = make_pilots(world, make, separation=separation, wrap=wrap)
     found = []
     for uav, tape in sorted(tapes.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from operator import ge
 
 import numpy as np
 import torch
@@ -207,7 +208,9 @@ class MissionRadio:
         except DamagedError:
             return True  # for the inbox to count
         sender = message.envelope.sender
-        if isinstance(message, Position) or sender >= len(self._world.starts):
+        shape = self._world.environment.lattice.shape
+        foreign = sender >= len(self._world.starts) or any(map(ge, message.place, shape))
+        if isinstance(message, Position) or foreign:  # for the inbox to count
             return sender != self._uav
         return sender != self._uav and self._world.hears(self._uav, message)
 

@@ -12,7 +12,7 @@ import torch
 
 from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.flying import RECORD, SIMULATED, FlyingConfig
+from marl_framework.config.flying import RECORD, SIMULATED
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
@@ -20,7 +20,13 @@ from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
 from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.flying.command import Entries, describe, summary, write_own_belief
-from marl_framework.flying.dry_run import area_place, check_starts, make_pilot, record_of
+from marl_framework.flying.dry_run import (
+    area_place,
+    check_starts,
+    make_pilot,
+    record_of,
+    with_time_factor,
+)
 from marl_framework.flying.frame_camera import open_camera
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.messages import Reading
@@ -39,7 +45,6 @@ ABORT = "abort"
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
 _REFRESH = 5  # of a browser [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
-_LIMITS = tuple(name for name in FlyingConfig.model_fields if name.endswith(("timeout", "hold")))
 
 
 class WallClock:
@@ -62,13 +67,14 @@ def fly_one(
     hardware is not supported. If this process is interrupted, or the file `ABORT` appears in the
     run folder, the whole team returns. Before all UAVs are ready, only this process ends.
     """
-    slow = _with_time_factor(config, options.time_factor)
+    slow = with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
     if options.uav > environment.n_agents:
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to {environment.n_agents}")
     world, uav = World(environment, options.seed), options.uav - 1
     check_starts(world, options.separation)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
+    facts["time_factor"] = options.time_factor
     stopped: list[BaseException] = []
     make = partial(make_planner, options.policy, checkpoint=checkpoint)
     with torch.no_grad():  # compiles kernels before the flight
@@ -160,13 +166,6 @@ class LivePage:
         except OSError as error:
             self._renewed = False
             warn(f"warning: {self._path}: {error.strerror}; the page is not renewed any more")
-
-
-def _with_time_factor(config: Config, factor: float) -> Config:
-    """Return limits for computers and radios that are no faster where the clock is."""
-    limits = config.flying
-    longer = {name: factor * getattr(limits, name) for name in (*_LIMITS, "clock_error")}
-    return config.model_copy(update={"flying": limits.model_copy(update=longer)})
 
 
 def _equip(

@@ -151,6 +151,11 @@ def test_a_zone_over_a_window_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_path_of_one_point_is_a_point_and_of_none_is_nothing() -> None:
+    assert line_geometry(np.array([[11.0, 48.0]])) == {"type": "Point", "coordinates": [11.0, 48.0]}
+    assert line_geometry(np.zeros((0, 2))) is None
+
+
 @pytest.mark.parametrize("east", [True, False])
 def test_a_line_over_the_antimeridian_is_cut(east: bool) -> None:
     """RFC 7946, section 3.1.9."""

@@ -39,6 +39,17 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (run / "mission.html").exists()
 
 
+def test_a_uav_that_leaves_before_its_first_reading_is_in_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["--dry-run", "--policy", "information_gain", "--config", "params_fast.yaml", "--of=2"]
+    words += ["--set=flying.message_timeout=0.5", f"--set=logging.directory={tmp_path}"]
+    assert main([*words, "--run-name", "short"]) == 0
+    assert "equal: no, " in capsys.readouterr().out
+    results = json.loads((tmp_path / "short" / "summary.json").read_text())["results"]
+    assert [uav["moves"] for uav in results["uavs"]] == [15, 0]
+
+
 def test_a_flight_is_replayed_and_watched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("mcap")
     pytest.importorskip("rasterio")
