@@ -179,10 +179,11 @@ def use_ways(network: nn.Module, choice: str, half: bool) -> None:
     With `auto` layers are products. In float32 the first layer has its channels last, and all but
     the last where `has_slow_products`. Small layers stay convolutions.
     """
-    layers = convolutions(network)
+    layers, convolved = convolutions(network), 0
+    if not half:
+        convolved = max(1, len(layers) - 1) if has_slow_products() else 1
     for index, layer in enumerate(layers):
         if choice != "auto":
             layer.use(Way(choice))
         elif layer.weight.numel() >= _LEAST:
-            inner = index < len(layers) - 1 and has_slow_products()
-            layer.use(Way.CHANNELS_LAST if not half and (index == 0 or inner) else Way.PRODUCT)
+            layer.use(Way.CHANNELS_LAST if index < convolved else Way.PRODUCT)
