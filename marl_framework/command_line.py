@@ -80,8 +80,8 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
 
 
 def warn(text: str) -> None:
-    """Print a line to standard error and flush."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line to standard error in one piece, which no other process can divide."""
+    print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
 def describe_os_error(error: OSError, again: str = TRAINING_CONTINUES) -> str:
@@ -114,7 +114,7 @@ def as_program(main: Callable[[], int]) -> int:
         code = main()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        warn("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit

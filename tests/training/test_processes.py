@@ -128,7 +128,7 @@ def test_a_second_signal_ends_all_at_once() -> None:
         series.process.send_signal(signal.SIGTERM)
         assert series.end() == 130
     assert "ended after its step" not in series.text
-    assert series.text.count("interrupted") == 2
+    assert series.text.count("interrupted\n") == 2
     assert "codes {'a': 130, 'b': 130, 'c': 130}" in series.text
 
 
