@@ -97,6 +97,8 @@ def test_moves_in_one_second_never_overwrite_and_stay_in_order(house: House) -> 
 
 
 def test_list_and_show_tell_how_runs_ended(house: House) -> None:
+    house.runs.mkdir()
+    assert house("list") == []
     (stamp,) = house.archived("t", 1)
     house.run("t", training_step=3, best={"validation_entropy": 0.5})
     house.run("u")
