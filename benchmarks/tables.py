@@ -63,7 +63,7 @@ _PRINTED = {
         name: f"{name}{_TRAININGS}"
         for name in (
             *("time_to_paper", "areas", "planners", "pilot", "busy_machine", "side_by_side"),
-            *("generalist", "generalist-larger", "generalist-lakes", "machine_code"),
+            *("fields", "fields-larger", "fields-lakes", "machine_code"),
             *("algorithms-all", "sample_reuse-sac", "sample_reuse-coma", "ablation-precision"),
         )
     },
@@ -83,8 +83,8 @@ _WORKERS = tuple(
     )
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
-_TEAMS = ("suite_student_teams",)
-_ROUGH = ("suite_rough_generalist", "suite_rough_student")
+_TEAMS = ("suite_student_teams", "suite_search_teams")
+_ROUGH = ("suite_rough_student", "suite_rough_earlier_student")
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{name: Table((file,), _printed) for name, file in _PRINTED.items()},
@@ -148,15 +148,16 @@ TABLES = {
     "suite_teams": Table(_SUITE, suites.suite_teams),
     "suite_students": Table(_SUITE, suites.students),
     "teams": Table(_TEAMS, suites.teams),
-    "team_counts": Table(_TEAMS, suites.team_counts),
-    "near_search": Table(_TEAMS, suites.near_search),
+    "team_counts": Table(_TEAMS[:1], suites.team_counts),
     "workers": Table((*_TEAMS, f"stages{_HERE}", *_WORKERS), suites.workers),
     "rough": Table(("suite_rough",), suites.rough),
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
-    "fresh": Table(("suite_fresh", "suite_fresh_teams"), suites.fresh),
-    "fresh_generalist": Table(
-        ("suite_fresh_generalist", "suite_fresh_student"), suites.fresh_generalist
+    "fresh": Table(
+        ("suite_fresh_student", "suite_fresh_earlier_student", "suite_fresh"), suites.fresh
+    ),
+    "fresh_student": Table(
+        ("suite_fresh_student", "suite_fresh_earlier_student"), suites.fresh_student
     ),
 }
 

@@ -46,7 +46,7 @@ def add_overrides(
 def add_checkpoint(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add `--checkpoint RUN_OR_FILE` for a trained team."""
     text = "trained team: a checkpoint file, a run folder (best.pt, else last.pt), or "
-    text += "pretrained:student or pretrained:generalist of the package"
+    text += "pretrained:student of the package"
     parser.add_argument("--checkpoint", required=required, metavar="RUN_OR_FILE", help=text)
 
 

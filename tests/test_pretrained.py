@@ -27,13 +27,13 @@ PRETRAINED = Path(__file__).parents[1] / "marl_framework" / "pretrained"
 def test_the_page_beside_them_names_each() -> None:
     page = (PRETRAINED / "README.md").read_text(encoding="utf-8")
     names = {path.stem for path in PRETRAINED.glob("*.pt")}
-    assert names == {"generalist", "predictor", "rough_predictor", "student"}
+    assert names == {"predictor", "rough_predictor", "student"}
     assert all(f"`pretrained:{name}`" in page for name in names)
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(
-        ConfigError, match="pretrained:x: unknown; choose from pretrained:generalist, "
+        ConfigError, match="pretrained:x: unknown; choose from pretrained:predictor, "
     ):
         checkpoint_file("pretrained:x")
     with pytest.raises(ConfigError, match="the name is empty"):
@@ -75,25 +75,20 @@ def test_a_predictor_knows_more_than_the_belief(name: str) -> None:
     assert errors[0] < 0.8 * errors[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "predictor"), [("student", "predictor"), ("generalist", "rough_predictor")]
-)
-def test_a_team_flies_its_missions_at_once_and_teaches(
-    tmp_path, capsys, name: str, predictor: str
-) -> None:
-    arguments = ["--checkpoint", f"pretrained:{name}", "--policies", "learned,information_gain"]
+def test_the_student_flies_its_missions_at_once_and_teaches(tmp_path, capsys) -> None:
+    arguments = ["--checkpoint", "pretrained:student", "--policies", "learned,information_gain"]
     arguments += ["--missions", "8", "--set", "compute.device=cpu", "--out", str(tmp_path / "out")]
     assert evaluate.main(arguments) == 0, capsys.readouterr().err
     found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
     left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
     assert left["learned"] < 0.8 * left["information_gain"]
-    team = find_team(f"pretrained:{name}", "runs", "split")
+    team = find_team("pretrained:student", "runs", "split")
     assert team is not None
-    assert team.payload["config"]["networks"]["predictor"] == f"pretrained:{predictor}"
+    assert team.payload["config"]["networks"]["predictor"] == "pretrained:rough_predictor"
 
 
-def test_the_generalist_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) -> None:
-    arguments = ["--config", "params_fast.yaml", "--checkpoint", "pretrained:generalist"]
+def test_the_student_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) -> None:
+    arguments = ["--config", "params_fast.yaml", "--checkpoint", "pretrained:student"]
     arguments += ["--policies", "learned,information_gain", "--missions", "4"]
     keys = ("environment.x_dim=100", "environment.y_dim=50", "environment.field=random")
     keys += ("experiment.constraints.budget=20", "compute.device=cpu")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,11 +77,11 @@ def rough(results: Json) -> str:
     return markdown(("world", "policy", *columns), rows)
 
 
-def rough_teams(ours: Json, student: Json) -> str:
+def rough_teams(ours: Json, earlier: Json) -> str:
     """Return the differences of teams trained with disturbances to one without, and planners."""
     rows = []
     for name, world in ours["worlds"].items():
-        others = {"`pretrained:student`": student["worlds"][name]["finals"]["learned"]}
+        others = {"the earlier student": earlier["worlds"][name]["finals"]["learned"]}
         others |= {p.replace("_", " "): world["finals"][p] for p in ("search", "information_gain")}
         title = f"`{name}`: {_means(world['summary']['learned'])}"
         for number, (label, theirs) in enumerate(others.items()):
@@ -95,12 +93,12 @@ def rough_teams(ours: Json, student: Json) -> str:
     return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
 
 
-def rough_search(ours: Json, student: Json) -> str:
+def rough_search(ours: Json, earlier: Json) -> str:
     """Return ROI entropy / F1 of `search`, by the training of its predictor."""
     rows = [
         (
             f"`{name}`",
-            *(_means(each["worlds"][name]["summary"]["search"]) for each in (ours, student)),
+            *(_means(each["worlds"][name]["summary"]["search"]) for each in (ours, earlier)),
         )
         for name in ours["worlds"]
     ]
@@ -174,18 +172,21 @@ def _differences(
     ]
 
 
-def teams(results: Json, place: str) -> str:
+def teams(student: Json, search: Json, place: str) -> str:
     """Return ROI entropy / F1 by policy, team size and radio range, for one kind of terrain.
 
-    Values are bold if a learned team is better than the best classical planner in both metrics,
-    with intervals that exclude 0.
+    `search` has the flights of `search`. Values are bold if a learned team is better than the best
+    classical planner in both metrics, with intervals that exclude 0.
     """
     rows = []
     for radio, text in (("0", "no radio"), ("25", "25 m"), ("inf", "unlimited")):
+        names = [f"{place}_{n}_uavs_radio_{radio}" for n in TEAM_SIZES]
         worlds = [
-            results["worlds"][f"{place}_{n}_uavs_radio_{radio}"]["summary"] for n in TEAM_SIZES
+            student["worlds"][name]["summary"]
+            | {"search": search["worlds"][name]["summary"]["search"]}
+            for name in names
         ]
-        for policy in worlds[0]:
+        for policy in ("learned", "search", "information_gain", "coverage"):
             cells = (_means_or_better(world[policy], policy) for world in worlds)
             rows.append((f"{text}, {policy.replace('_', ' ')}", *cells))
     return markdown(("", *(f"{uavs} UAVs" for uavs in TEAM_SIZES)), rows)
@@ -200,26 +201,12 @@ def team_counts(results: Json) -> str:
     return markdown(("compared with", "worlds", "ROI entropy", "F1"), rows)
 
 
-def near_search(results: Json) -> str:
-    """Count worlds by how much more entropy a learned team leaves than `search`."""
-    differences = [
-        world["summary"]["learned"]["roi_entropy"]["mean"]
-        - world["summary"]["search"]["roi_entropy"]["mean"]
-        for world in results["worlds"].values()
-    ]
-    bounds = (-math.inf, 0.0, 0.02, math.inf)
-    counts = [sum(low < each <= high for each in differences) for low, high in pairwise(bounds)]
-    return markdown(
-        ("worlds", "less than `search`", "up to 0.02 bit more", "more than that"),
-        [(str(len(differences)), *map(str, counts))],
-    )
-
-
-def workers(student: Json, stages: Json, *files: Json) -> str:
+def workers(student: Json, search: Json, stages: Json, *files: Json) -> str:
     """Return the differences between students and workers, and between workers and `search`.
 
     Args:
-        student: flights of students and `search` in all worlds.
+        student: flights of students in all worlds.
+        search: flights of `search` in all worlds.
         stages: results of the benchmark `stages`, which also trained a worker for a suite world.
         files: flights of workers in the suite, one file per world.
     """
@@ -233,8 +220,8 @@ def workers(student: Json, stages: Json, *files: Json) -> str:
     rows = []
     for name, theirs in (*flown, (_WORLD_OF_TASK, finals)):
         world = student["worlds"][name]
-        search = world["finals"]["search"]
-        to_search, _ = _differences(theirs, search, world["blocks"], "search")
+        planned = search["worlds"][name]["finals"]["search"]
+        to_search, _ = _differences(theirs, planned, world["blocks"], "search")
         rows.append(
             (
                 f"`{name}`",
@@ -248,31 +235,42 @@ def workers(student: Json, stages: Json, *files: Json) -> str:
     return markdown(("world", "worker", "student", *header), rows)
 
 
-def fresh(standard: Json, teams: Json) -> str:
-    """Return how many worlds of each suite a policy wins against the best classical planner."""
+def fresh(student: Json, earlier: Json, search: Json) -> str:
+    """Return how many worlds the student and `search` win against the best classical planner.
+
+    The missions of `earlier` are those of `student`, flown by classical planners as well.
+    """
     rows = []
-    for name, results in (("standard", standard), ("teams", teams)):
-        summaries = [world["summary"] for world in results["worlds"].values()]
-        for policy in (each for each in ("learned", "search") if each in summaries[0]):
-            changes = [[each[policy][m]["difference"] for m in METRICS] for each in summaries]
-            rows.append((f"`{name}`", *_count_row(policy, changes)))
-    return markdown(("suite", "policy", "worlds", "ROI entropy", "F1"), rows)
+    ours = {
+        name: _to_classical(world, earlier["worlds"][name])
+        for name, world in student["worlds"].items()
+    }
+    rows.append(_count_row("`params_student.yaml`", list(ours.values())))
+    theirs = [world["summary"]["search"] for world in search["worlds"].values()]
+    rows.append(
+        _count_row("`search`", [[each[m]["difference"] for m in METRICS] for each in theirs])
+    )
+    return markdown(("policy", "worlds", "ROI entropy", "F1"), rows)
 
 
-def fresh_generalist(ours: Json, student: Json) -> str:
-    """Return differences of other teams to the student and to the best classical planner."""
+def fresh_student(ours: Json, earlier: Json) -> str:
+    """Return differences of the student to the earlier one and to the best classical planner."""
     rows = []
     for name, world in ours["worlds"].items():
-        finals, best = student["worlds"][name]["finals"], {}
-        theirs = student["worlds"][name]["summary"]["learned"]
-        for metric in METRICS:  # the best may differ between the two
-            best[metric] = finals[theirs[metric]["difference"]["reference"]][metric]
-        changes = *_changes(world, finals["learned"], ""), *_changes(world, best, "")
-        means = _means(world["summary"]["learned"]), _means(theirs)
+        other = earlier["worlds"][name]
+        changes = *_changes(world, other["finals"]["learned"], ""), *_to_classical(world, other)
+        means = _means(world["summary"]["learned"]), _means(other["summary"]["learned"])
         rows.append((f"`{name}`", *means, *map(_change, changes)))
-    header = ("− student, ROI entropy", "− student, F1")
+    header = ("− earlier, ROI entropy", "− earlier, F1")
     classical = ("− best classical, ROI entropy", "− best classical, F1")
-    return markdown(("world", "generalists", "student", *header, *classical), rows)
+    return markdown(("world", "student", "earlier student", *header, *classical), rows)
+
+
+def _to_classical(world: Json, other: Json) -> list[Json]:
+    """Return differences to the best classical planner of `other`, flights of the same missions."""
+    learned = other["summary"]["learned"]
+    best = {m: other["finals"][learned[m]["difference"]["reference"]][m] for m in METRICS}
+    return _changes(world, best, "")
 
 
 def _means_or_better(row: Json, policy: str) -> str:

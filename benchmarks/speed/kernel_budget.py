@@ -3,7 +3,7 @@
     python -m benchmarks.speed.kernel_budget [--config FILE] [--out FILE.json]
 
 One training step and one validation run on a simulated GPU (`helpers.pretend_gpu`), with Triton
-kernels and with plain operators, and both again with all channels of params_student.yaml,
+kernels and with plain operators, and both again with all channels of params_collective.yaml,
 predictions included. A joint step is one move of every UAV of one mission; its kernels serve all
 missions at once. The bytes that Triton kernels move are counted from missions flown at random. The
 kernels that libraries start for convolutions are an estimate.
@@ -206,7 +206,7 @@ def table(results: dict[str, Any]) -> str:
 
 def measure(job: Job) -> dict[str, Any]:
     """Count all paths; return `paths`, see `count`, with `path` and `most_missions`."""
-    sees_more = with_channels_of(job.config, "params_student.yaml")
+    sees_more = with_channels_of(job.config, "params_collective.yaml")
     paths = [
         {
             "path": name,

@@ -24,7 +24,7 @@ BESIDE_FILES = {
             *("planners-eager", "planners-graphs"),
         )
     ),
-    *("suite_rough_generalist", "suite_rough_student"),
+    *("suite_rough_student", "suite_rough_earlier_student"),
     *(
         f"published_simulator-student-{terrain}-{starts}--intel-xeon-2-cores"
         for terrain in ("split", "mixed")

@@ -24,7 +24,6 @@ NAMES = (
     "predict",
     "collective",
     "student",
-    "generalist",
     "rough",
     "test",
 )

@@ -302,7 +302,7 @@ def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool)
     few = ["environment.num_envs=8", "learning.batch_size=60", "compute.precision=float32"]
     few += ["compute.tf32=false", "compute.cudnn_benchmark=false", "evaluation.missions=2"]
     if predicted:
-        student = load_config("params_student.yaml").observation
+        student = load_config("params_collective.yaml").observation
         seen = student.actor_channels + student.critic_only_channels
         few += [f"observation.{name}=true" for name in seen]
     close = 1e-4 if predicted else 1e-5  # the predictor's layers add to the rounding

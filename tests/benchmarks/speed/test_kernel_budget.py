@@ -31,7 +31,7 @@ def counted(name: str, triton: bool, predicted: bool) -> dict[str, Any]:
     # the same kernels and hold no more memory.
     config = with_overrides(load_config(name), "evaluation.missions=8", "learning.data_passes=1")
     if predicted:
-        config = kernel_budget.with_channels_of(config, "params_student.yaml")
+        config = kernel_budget.with_channels_of(config, "params_collective.yaml")
     if not triton:
         # Three times the missions with a third of the moves give the same transitions.
         missions = 3 * config.environment.num_envs

@@ -1,4 +1,4 @@
-"""Fly one team over areas of many sizes: `python -m benchmarks.learning.generalist`.
+"""Fly one team over areas of many sizes: `python -m benchmarks.learning.fields`.
 
 In each world, `--checkpoint` and the planners fly the same missions of the params file (default:
 params_fast.yaml). Budgets let each team observe about half of the positions of its area; `search`
@@ -143,9 +143,9 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, or 2 for bad input."""
-    parser = Parser("learning.generalist", "Fly one team over many areas.", "params_fast.yaml")
+    parser = Parser("learning.fields", "Fly one team over many areas.", "params_fast.yaml")
     text = "trained teams, other seeds of one training (default: %(default)s)"
-    parser.add_argument("--checkpoint", default="pretrained:generalist", metavar="RUNS", help=text)
+    parser.add_argument("--checkpoint", default="pretrained:student", metavar="RUNS", help=text)
     parser.add_names("--worlds", list(worlds()))
     parser.add_number("--missions", 50, "missions per world", 2, 4096)
     parser.add_number("--seed", 101, "evaluation seed", 0, MAX_SEED - 1)

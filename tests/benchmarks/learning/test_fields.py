@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.learning import generalist
+from benchmarks.learning import fields
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.mission.environment import MissionEnvironment
@@ -24,8 +24,8 @@ def test_a_world_compares_teams_with_planners_on_their_missions(tmp_path, capsys
         config = load_config("params_test.yaml", [*seen, f"environment.seed={seed}"])
         teams.append(str(save_team(tmp_path / f"{seed}.pt", config, seed)))
     words = ("--checkpoint", ",".join(teams), "--worlds", FLOWN, "--set", FAR, "--missions", "3")
-    (found,) = run(generalist, tmp_path, *words, "--seed", "7")["runs"]
-    overrides = generalist.worlds()[FLOWN]
+    (found,) = run(fields, tmp_path, *words, "--seed", "7")["runs"]
+    overrides = fields.worlds()[FLOWN]
     config = load_config(CONFIG[1], [FLOAT32, FAR, *overrides])
     assert config.missions.episode_length == 14
     env = MissionEnvironment(config, 3, "cpu", "test")
@@ -40,7 +40,7 @@ def test_a_world_compares_teams_with_planners_on_their_missions(tmp_path, capsys
 
 
 def test_worlds_are_missions_of_their_names() -> None:
-    areas = {name: keys for name, keys in generalist.worlds().items() if "lake" not in name}
+    areas = {name: keys for name, keys in fields.worlds().items() if "lake" not in name}
     for name, overrides in areas.items():  # lakes are downloads
         config = load_config("params_fast.yaml", overrides)
         x, y, _ = config.geometry.lattice_shape
