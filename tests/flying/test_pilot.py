@@ -38,6 +38,17 @@ class BadRadio(MissionRadio):
         return received
 
 
+class LateRadio(MissionRadio):
+    """UAV 2 hears UAV 3 so late that UAV 1 has made one more move."""
+
+    def receive(self) -> list[bytes]:
+        received, now = super().receive(), self._world.clock.now()
+        sent = [decode(data).envelope for data in received]
+        late = [self._uav == 1 and each.sender == 2 and now < each.time + 6 for each in sent]
+        self._early += itertools.compress(received, late)
+        return [data for data, waits in zip(received, late, strict=True) if not waits]
+
+
 def flight(tmp_path: Path, **options: Any) -> tuple[Any, ...]:
     config = config_of(tmp_path, **EVERYBODY)
     world, pilots, record = team(config, maker("information_gain", config, tmp_path), **options)
@@ -291,6 +302,18 @@ def test_bad_messages_change_nothing_and_are_counted(tmp_path: Path) -> None:
         assert pilot.inbox.dropped.keys() == {"damaged", "foreign", "double"}
         assert len(set(pilot.inbox.dropped.values())) == 1
         assert 0 < pilot.inbox.dropped["double"] <= count
+
+
+@pytest.mark.parametrize("policy", ["learned", "information_gain", "search"])
+@pytest.mark.parametrize("seed", [15])
+def test_late_messages_change_nothing(tmp_path: Path, policy: str, seed: int) -> None:
+    changes = {"uav": {"failure_rate": 0.3}, "flying": {"clock_error": 9.0}, **CROWDED}
+    config = config_of(tmp_path, **changes)
+    make, flown = maker(policy, config, tmp_path), []
+    for radio in (MissionRadio, LateRadio):
+        world, pilots, _ = team(config, make, seed=seed, radio=radio)
+        flown.append(fly(world, pilots).moments)
+    assert flown[0] == flown[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
