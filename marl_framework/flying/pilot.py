@@ -315,11 +315,13 @@ class Pilot:
         return announced or self.inbox.has_arrived(uav, self.move + 1)
 
     def _ways(self) -> dict[int, Way]:
-        return {
-            uav: Way(position.place, position.next, uav in self.peers.lost)
-            for uav, position in sorted(self.inbox.positions.items())
-            if position.stage is not Stage.LANDED
-        }
+        ways = {}
+        for uav, position in sorted(self.inbox.positions.items()):
+            # One that is a move ahead is already where this move leads it.
+            reached = position.place if position.envelope.move > self.move else None
+            if position.stage is not Stage.LANDED:
+                ways[uav] = Way(position.place, position.next or reached, uav in self.peers.lost)
+        return ways
 
     def _begin(self, phase: Phase) -> None:
         self.phase, self._since = phase, self._clock.now()
