@@ -20,10 +20,10 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.flying.dry_run import DryFlight, fly
+from marl_framework.flying.dry_run import DryFlight, fly, with_time_factor
 from marl_framework.flying.knowledge import Knowledge
 from marl_framework.flying.messages import Reading, decode, encode
-from marl_framework.flying.pilot import Pilot
+from marl_framework.flying.pilot import Phase, Pilot
 from marl_framework.flying.record import FlightRecorder, facts_of, recording
 from marl_framework.flying.replay import read_record, replay
 from marl_framework.flying.simulated import World
@@ -120,6 +120,32 @@ def test_fresh_pilots_repeat_a_flight(
         moments = enumerate(flown.moments[uav])
         fused = {(j, move) for move, moment in moments for j in moment.heard if j != uav}
         assert heard == fused
+
+
+@pytest.mark.parametrize("first", [Phase.WAITING, Phase.FLYING])
+def test_fresh_pilots_repeat_aborts(tmp_path: Path, first: Phase) -> None:
+    path, config = tmp_path / "flight.mcap", config_of(tmp_path, **LOSSY)
+    make = maker("random", config, tmp_path)
+    with recording(path, facts(config, "random", tmp_path)) as wrap:
+        world, pilots, _ = team(config, make, wrap=wrap)
+        for pilot, phase in ((pilots[1], first), (pilots[2], Phase.LEAVING)):
+            while pilot.phase is not phase:
+                if not any([each.advance() for each in pilots]):
+                    world.clock.advance(0.25)
+            pilot.abort("stopped by hand")
+        fly(world, pilots)
+    assert replay(path) == 0
+
+
+def test_fresh_pilots_repeat_a_flight_by_a_fast_clock(tmp_path: Path) -> None:
+    path = tmp_path / "flight.mcap"
+    config = config_of(tmp_path, **LOSSY, flying={"message_timeout": 0.5})  # below a heartbeat
+    make, known = maker("random", config, tmp_path), facts(config, "random", tmp_path)
+    with recording(path, {**known, "time_factor": 50.0}) as wrap:
+        world, pilots, _ = team(with_time_factor(config, 50.0), make, wrap=wrap)
+        fly(world, pilots)
+    assert {pilot.end for pilot in pilots} == {"mission done"}
+    assert replay(path) == 0
 
 
 def test_recording_changes_nothing(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ import torch
 
 from marl_framework.config.loading import dump_config
 from marl_framework.flying.options import main
+from marl_framework.flying.replay import read_record
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 from tests.evaluation.test_mission_page import data
 from tests.flying.dry import config_of, maker
 
+pytest.importorskip("mcap")
 pytest.importorskip("zenoh")
 MOVE = 3
 
@@ -68,6 +70,8 @@ def test_a_file_brings_a_uav_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     code, results = fly(tmp_path, monkeypatch, (tmp_path / "one" / "abort").touch)
     assert (code, results["left"]) == (0, "the file abort exists")
     assert results["moves"] <= MOVE + 1
+    assert read_record(tmp_path / "one" / "flight.mcap")[0]["time_factor"] == 50
+    assert main(["--replay", str(tmp_path / "one")]) == 0
 
 
 def test_a_file_ends_the_wait_for_others(
