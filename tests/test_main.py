@@ -142,6 +142,7 @@ BAD = [
     ("--config=", "'': no such file"),
     ("--run-name ../x", "run name"),
     ("--profile -1", "--profile"),
+    ("--profile 0 --set experiment.policy=random", "--profile 0"),
     ("--profile 2 --set experiment.policy=random", "--profile 2"),
     (
         "--set experiment.policy=coverage --set experiment.baselines.coverage.altitude=6",

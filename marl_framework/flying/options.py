@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from marl_framework.evaluation.options import SEED
 from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.names import check_run_name, checkpoint_file
 from marl_framework.training.guard import guarded
+from marl_framework.training.options import refuse
 
 if TYPE_CHECKING:
     from marl_framework.config.model import Config
@@ -129,23 +130,15 @@ def _record_file(where: str) -> Path:
     return path
 
 
-def _refuse(given: argparse.Namespace, names: Iterable[str], reason: str) -> None:
-    """Raise a ConfigError if one of these options is given; 0 counts, too."""
-    for name in names:
-        if getattr(given, name) is not None:
-            option = "set" if name == "overrides" else name.replace("_", "-")
-            raise ConfigError(f"--{option} {reason}")
-
-
 def _check(options: argparse.Namespace, given: argparse.Namespace) -> None:
     """Check all options before PyTorch loads; `given` has None for those that are not given."""
     if options.replay is not None:
         others = [name for name in vars(given) if name not in _REPLAY]
-        _refuse(given, others, "cannot be used with --replay; only --checkpoint can")
+        refuse(given, others, "cannot be used with --replay; only --checkpoint can")
         _record_file(options.replay)
         return
     if options.dry_run:
-        _refuse(given, _ONE_UAV, "cannot be used with --dry-run; use it with --uav")
+        refuse(given, _ONE_UAV, "cannot be used with --dry-run; use it with --uav")
     if options.uav is not None and not 1 <= options.uav <= (options.of or options.uav):
         raise ConfigError(f"--uav {options.uav}: use a number from 1 to --of")
     factor, simulated = options.time_factor, options.vehicle == options.camera == SIMULATED

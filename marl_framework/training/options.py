@@ -63,7 +63,7 @@ def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) 
     _flag(parser, "resume", "continue the run with this name; start a new run if there is none")
     # Defaults, for commands without these options.
     parser.set_defaults(
-        print_config=False, profile=0, allow_changed=None, archive_earlier=False, init_from=None
+        print_config=False, profile=None, allow_changed=None, archive_earlier=False, init_from=None
     )
 
 
@@ -146,14 +146,17 @@ def _flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], reason: str) -> None:
-    """Refuse options on the command line.
+    """Refuse options on the command line, unless they are None, False or an empty list.
 
     Raises ConfigError if an option is given; the message is the first such option and the reason.
     """
     for name in names:
-        if value := getattr(options, name):
-            shown = "" if value is True or isinstance(value, list) else f" {value}"
-            raise ConfigError(f"--{name.replace('_', '-')}{shown} {reason}")
+        value = getattr(options, name)
+        if value is None or value is False or value == []:
+            continue
+        shown = "" if value is True or isinstance(value, list) else f" {value}"
+        option = "set" if name == "overrides" else name.replace("_", "-")
+        raise ConfigError(f"--{option}{shown} {reason}")
 
 
 def require(options: argparse.Namespace, required: Mapping[str, str]) -> None:
