@@ -216,10 +216,8 @@ def cut_strips(counts: Indices, window: int) -> tuple[tuple[int, int], float]:
     return (int(best[1]), int(second[best])), max(0.0, float(score[best]))
 
 
-def split_windows(
-    measured: Mask, window: tuple[int, int]
-) -> dict[str, tuple[tuple[slice, slice], Mask]] | None:
-    """Return, for each split, its strip of the map and where windows can start in the strip.
+def split_map(measured: Mask, window: tuple[int, int]) -> dict[str, tuple[slice, slice]] | None:
+    """Return the strip of the map for each split.
 
     The map is cut across the axis that leaves more windows, usually the longer axis. Returns None
     if a split has no window.
@@ -232,16 +230,9 @@ def split_windows(
     (first, second), score = cuts[axis]
     if score == 0:
         return None
-
-    def between(low: int, high: int) -> tuple[slice, slice]:
-        along = slice(low, high)
-        return (along, slice(None)) if axis == 0 else (slice(None), along)
-
-    edges = zip(SPLITS, pairwise((0, first, second, measured.shape[axis])), strict=True)
-    return {
-        split: (between(low, high), admissible[between(low, high - window[axis] + 1)])
-        for split, (low, high) in edges
-    }
+    along = [slice(*ends) for ends in pairwise((0, first, second, measured.shape[axis]))]
+    strips = [(each, slice(None)) if axis == 0 else (slice(None), each) for each in along]
+    return dict(zip(SPLITS, strips, strict=True))
 
 
 @dataclass(frozen=True)
@@ -279,10 +270,10 @@ def find_windows(config: Config, split: str) -> RasterWindows:
     strip: tuple[slice, slice] = (slice(None), slice(None))
     if split != DEPLOYMENT and not settings.whole:
         largest = config.largest_sides
-        strips = split_windows(raster.measured, _pixels(raster, largest))
+        strips = split_map(raster.measured, _pixels(raster, largest))
         if strips is None:
             raise _too_small(raster, largest)
-        strip, _ = strips[split]
+        strip = strips[split]
     admissible = admissible_corners(raster.measured[strip], pixels)
     if not admissible.any():
         text = f"{raster.name} covers {_covered(raster)} and has no measured window of "
@@ -334,7 +325,7 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
     while high - low > 1:
         middle = (low + high) // 2
         window = (max(2, middle), max(2, math.ceil(middle * ratio - 1e-9)))
-        fits = split_windows(raster.measured, window) is not None
+        fits = split_map(raster.measured, window) is not None
         low, high = (middle, high) if fits else (low, middle)
     advice = "no part of it is large enough"
     if low > 1:
