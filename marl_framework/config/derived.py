@@ -61,7 +61,7 @@ class MissionRanges:
         has_crashes: whether UAVs may crash.
         has_delays: whether messages may arrive late.
         has_zones: whether a field, no-fly zones or obstacles close moves.
-        drawn_keys: keys with more than one value; each mission draws one.
+        drawn: values of each key that has more than one; each mission draws one.
         keys_that_end_missions: keys that make missions end at different times.
         has_inactive: whether UAVs may be inactive.
         most_agents: number of UAVs of the largest team, N.
@@ -86,7 +86,7 @@ class MissionRanges:
             "experiment.uav.failure_rate": choices(uav.failure_rate),
             "experiment.uav.crash_rate": choices(uav.crash_rate),
         }
-        self.drawn_keys = tuple(key for key, drawn in values.items() if len(set(drawn)) > 1)
+        self.drawn = {key: drawn for key, drawn in values.items() if len(set(drawn)) > 1}
         ending = {
             "experiment.constraints.budget": len(set(self.budgets)) > 1,
             "experiment.constraints.cost.limit": self.has_cost,

@@ -27,14 +27,6 @@ _UNSUPPORTED = {
     "has_crashes": "--set experiment.uav.crash_rate=0",
 }
 """Mission properties that a portable team does not support, and options to disable them."""
-_ONE_VALUE = {
-    "experiment.missions.n_agents": 4,
-    "experiment.constraints.budget": 14,
-    "experiment.uav.communication_range": 25,
-    "experiment.uav.failure_rate": 0,
-    "experiment.uav.crash_rate": 0,
-}
-"""Examples of one value for keys from which missions may draw, see `MissionRanges.drawn_keys`."""
 _PLAIN = {"compute": {"compile": False}, "experiment": {"uav": {"delay": 0}}}
 """Settings of a portable team; its user passes the messages that have arrived."""
 
@@ -166,10 +158,10 @@ def mission_facts(config: Config) -> dict[str, Any]:
     missions differ in team, budget or radio.
     """
     config = config.one_area()
-    if config.missions.drawn_keys:
-        examples = " ".join(f"--set {key}={_ONE_VALUE[key]}" for key in config.missions.drawn_keys)
+    if drawn := config.missions.drawn:
+        examples = " ".join(f"--set {key}={min(values)}" for key, values in drawn.items())
         raise ConfigError(
-            f"{' and '.join(config.missions.drawn_keys)}: an exported team supports one value; "
+            f"{' and '.join(drawn)}: an exported team supports one value; "
             f"set one, for example {examples}"
         )
     lattice, camera = Lattice(config, "cpu"), Camera(config, "cpu")

@@ -67,7 +67,7 @@ def test_missions_draw_from_lists(load: Loader) -> None:
     assert config.schedule.places_per_step == flown * 60
     assert config.experiment.uav.communication_range == (0.0, math.inf)
     assert config.missions.has_inactive
-    assert [key.rpartition(".")[2] for key in config.missions.drawn_keys] == [
+    assert [key.rpartition(".")[2] for key in config.missions.drawn] == [
         "n_agents", "budget", "communication_range"
     ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_missions_draw_from_lists(load: Loader) -> None:
 def test_one_value_in_a_list_is_that_value(load: Loader) -> None:
     config = load("experiment: {missions: {n_agents: [4]}, constraints: {budget: [14, 14]}}")
     assert not config.missions.has_inactive
-    assert config.missions.drawn_keys == ()
+    assert config.missions.drawn == {}
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS - {""}))

@@ -89,7 +89,11 @@ def test_missions_that_differ_have_no_facts() -> None:
 
 @pytest.mark.parametrize(
     "drawn",
-    [{"communication_range": (0.0, 25.0)}, {"failure_rate": (0.0, 0.3), "crash_rate": (0.0, 0.1)}],
+    [
+        {"communication_range": (0.0, 25.0)},
+        {"communication_range": (float("inf"), 15.0)},
+        {"failure_rate": (0.0, 0.3), "crash_rate": (0.0, 0.1)},
+    ],
 )
 def test_the_error_of_missions_that_differ_offers_values_that_work(drawn: dict[str, Any]) -> None:
     config = small_config(uav=drawn)
@@ -97,4 +101,6 @@ def test_the_error_of_missions_that_differ_offers_values_that_work(drawn: dict[s
         mission_facts(config)
     offered = re.findall(r"--set (\S+)", str(caught.value))
     assert len(offered) == len(drawn)
+    for name, value in (text.split("=") for text in offered):
+        assert float(value) in drawn[name.rpartition(".")[2]]
     mission_facts(config_from_dict(config_to_dict(config), overrides=offered))
