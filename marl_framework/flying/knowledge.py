@@ -51,6 +51,7 @@ class Knowledge:
         for name in _KNOWN:
             setattr(self.state, name, getattr(start, name).clone())
         self.state.flip_below = torch.full((1, levels, 2), _NEVER_FLIPS, dtype=torch.int16)
+        self.state.beliefs.fill_(environment.config.mapping.prior)
         environment.blank(self.state)
         self.moments: list[Moment] = []
 
@@ -91,7 +92,7 @@ class Knowledge:
             state.readings[0, sender] = lay(camera, reading)
         if env.fields is not None:
             env.fields.clear(state, camera.window_index(Footprint(*view.boxes.unbind(-1))))
-        env.fusion.fuse_own(state, view, prior=None if move else env.prior)
+        env.fusion.fuse_own(state, view)
         state.beliefs[0, [j for j in team if j != uav]] = torch.nan
         self.moments.append(moment_of(state, uav))
         return sorted(taken)

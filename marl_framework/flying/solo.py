@@ -108,16 +108,14 @@ def fly_one(
 
         def write(flown: tuple[Pilot, float], run: RunFolder, seconds: float) -> None:
             pilot, ready = flown
-            moments = pilot.knowledge.moments
-            if moments:
-                write_own_belief(pilot, run)
+            write_own_belief(pilot, run)
             done = summary(pilot, entries, ready)
             results = {
                 "planner": options.policy,
                 "checkpoint": facts["checkpoint"],
                 "seed": options.seed,
                 "uav": {"number": options.uav, **done},
-                "moments": moments,
+                "moments": pilot.knowledge.moments,
             }
             run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
             print(describe(options.uav, done))

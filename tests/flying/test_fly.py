@@ -48,6 +48,12 @@ def test_a_uav_that_leaves_before_its_first_reading_is_in_the_summary(
     assert "equal: no, " in capsys.readouterr().out
     results = json.loads((tmp_path / "short" / "summary.json").read_text())["results"]
     assert [uav["moves"] for uav in results["uavs"]] == [15, 0]
+    beliefs = [
+        np.load(tmp_path / "short" / name / "belief.npy") for name in ("uav_1", "uav_2", "team")
+    ]
+    assert (beliefs[1] == 0.5).all()  # the prior
+    np.testing.assert_array_equal(beliefs[0], beliefs[2])
+    assert beliefs[0].max() > 0.9
 
 
 def test_a_flight_is_replayed_and_watched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
