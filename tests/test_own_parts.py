@@ -186,6 +186,7 @@ BAD = [
     (TYPE, f"{MODULE}.spec", "Spectral"),
     (SENSOR, "radar", "'table', 'exponential'"),
     (SENSOR, f"{MODULE}.Radar", "Radar"),
+    (SENSOR, f"{MODULE}.Westward", "AttributeError"),  # which its constructor raises
     (SENSOR, f"{MODULE}.Nothing", "miss(altitude)"),
     (SENSOR, f"{MODULE}.Blind", "miss(5) + false_alarm(5)"),
 ]

@@ -70,10 +70,15 @@ class ExponentialSensor:
 def error_rates(config: Config) -> Tensor:
     """Return the miss and false-alarm probabilities at each altitude, [Z, 2] float64.
 
-    Raises ConfigError if the sensor cannot be loaded, or a rate is out of range.
+    Raises ConfigError if the sensor cannot be loaded or created, or a rate is out of range.
     """
     name = config.sensor.model.type
-    sensor: Sensor = load_part(SENSORS.get(name, name), _KEY, "config")(config)
+    make = load_part(SENSORS.get(name, name), _KEY, "config")
+    try:
+        sensor: Sensor = make(config)
+    except Exception as error:  # a custom sensor may raise anything
+        problem = f"cannot be created: {type(error).__name__}: {error}"
+        raise ConfigError(f"{_KEY}: {name}: {problem}") from error
     if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
         raise ConfigError(f"{_KEY}: {name} must have miss(altitude) and false_alarm(altitude)")
     rates = []
