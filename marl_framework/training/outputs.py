@@ -102,10 +102,9 @@ class Outputs(ExitStack):
         self._run.write_status("training", training_step=step, **known)
         return True
 
-    def save_best(self, state: Mapping[str, Any]) -> None:
-        """Write the best checkpoint."""
-        if self._store is not None:
-            self._store.save_best(state)
+    def save_best(self, state: Mapping[str, Any]) -> bool:
+        """Write the best checkpoint; return whether the write succeeded."""
+        return self._store is None or self._store.save_best(state)
 
     def draw(self, step: int, fly: Callable[[], FlightRecord]) -> None:
         """Draw a mission for the run folder and the logs; only rank 0 calls `fly`."""

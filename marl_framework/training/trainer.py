@@ -162,7 +162,7 @@ class Trainer(RunTrainer):
                 metrics, counts = self.make_steps(timer)
                 written = out.logger.log(self.steps, metrics, counts)
                 validated: dict[str, float] = {}
-                better = False
+                better, earlier = False, self.validation.best
                 if self.validation.is_due(first, self.steps):
                     with timer("validation"):
                         validated, better = self.validation.run(self.steps)
@@ -173,7 +173,8 @@ class Trainer(RunTrainer):
                 out.report(self.steps, known, bool(written or validated), timer)
                 # best.pt survives a crash, so the newest checkpoint must record the same result.
                 if better or self.ranks.any(out.is_checkpoint_due(self.steps, first)):
-                    saved = self.steps if self._save(out, timer, better) else saved
+                    replaced = earlier if better else None
+                    saved = self.steps if self._save(out, timer, replaced) else saved
                 if passes(self.config.logging.figure_interval, first, self.steps):
                     with timer("figure"):
                         self._draw_mission(out)
@@ -304,13 +305,19 @@ class Trainer(RunTrainer):
         }
         return {"results": results, "timing": timing, "machine": machine}
 
-    def _save(self, out: Outputs, timer: StageTimer, best: bool = False) -> bool:
-        """Write the best and the newest checkpoint; return whether the newest was written."""
+    def _save(
+        self, out: Outputs, timer: StageTimer, replaced: dict[str, float] | None = None
+    ) -> bool:
+        """Write the newest checkpoint, and the best if it has replaced an earlier one.
+
+        `replaced` is the result of the earlier one, which stays the best if the write fails.
+        Returns whether the newest was written.
+        """
         with timer("checkpoint"):
             self._logger_state = out.logger.state_dict()
             state = self.state_dict()
-            if best:
-                out.save_best(state)
+            if replaced is not None and self.ranks.any(not out.save_best(state)):
+                state["best"] = self.validation.best = replaced
             known = {"episodes": self.episodes, "last": self._last, "best": self.validation.best}
             return out.save(self.steps, state, **known)
 

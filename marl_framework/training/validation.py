@@ -22,7 +22,8 @@ class Validation:
     `planners` has an entry for each area; `evaluation.missions` are divided among the areas.
 
     Attributes:
-        best: mean metrics of the best validation, and `training_step`; empty at first.
+        best: mean metrics of the best validation, and `training_step`; empty at first. The trainer
+            restores the one before if the checkpoint cannot be written.
         since_best: number of validations since the best one.
     """
 
