@@ -186,6 +186,18 @@ def test_a_lengthened_run_that_is_killed_goes_on_to_its_end(house: House, whole:
     assert house.results("whole")["training_steps"] == 12
 
 
+def test_an_abandoned_change_is_gone_from_the_configuration(house: House, whole: Path) -> None:
+    beside(house, whole)
+    file = house.runs / "whole" / "config.yaml"
+    longer = ("learning.training_steps=12",)
+    allow = ("--resume", "--allow-changed", "learning.training_steps")
+    house.crash("whole", 9, *allow, sets=longer)  # before its first checkpoint
+    assert "training_steps: 12" in file.read_text()
+    assert house.train("whole", "--resume") == 0
+    assert house.results("whole")["training_steps"] == 8
+    assert "training_steps: 8" in file.read_text()
+
+
 def test_a_run_killed_before_its_summary_gets_it(house: House, whole: Path) -> None:
     beside(house, whole)
     shutil.copytree(whole, house.runs / "t")

@@ -132,12 +132,10 @@ class RunFolder:
             (self.path / folder).mkdir(exist_ok=True)
         if not self.environment_file.exists():
             write_environment(self.path, device)
-        if not self.config_file.exists():
-            self._write_config(config)  # last, because this file marks a complete folder
-
-    def _write_config(self, config: Config) -> None:
-        with atomic_file(self.config_file) as file:
-            file.write(format_yaml(config_to_dict(config)).encode())
+        text = format_yaml(config_to_dict(config)).encode()
+        if not self.config_file.exists() or self.config_file.read_bytes() != text:
+            with atomic_file(self.config_file) as file:  # last: this file marks a complete folder
+                file.write(text)
 
     def release(self) -> None:
         """Release the lock of the folder."""
@@ -146,7 +144,7 @@ class RunFolder:
     def resume(
         self, config: Config, device: torch.device, training_step: int, changed: Mapping[str, Any]
     ) -> None:
-        """Record that the run is resumed; add files that are missing after an early kill.
+        """Record that the run is resumed; write its configuration and files that are missing.
 
         Args:
             config: configuration of the resumed run.
@@ -160,8 +158,6 @@ class RunFolder:
             self._fill(config, device, TRAINING_FOLDERS)
         except OSError as error:
             raise not_writable(self.path, error) from error
-        if changed:
-            self._write_config(config)
         now = describe_environment()
         kept = {name: now[name] for name in ("command", "commit", "uncommitted_changes")}
         entry = {"time": now["started"], "training_step": training_step, "changed": changed, **kept}
