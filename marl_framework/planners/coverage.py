@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from marl_framework.kernels import search
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.field import find_tables
+from marl_framework.mission.field_file import FieldTables
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
@@ -47,7 +50,9 @@ class _Plan(NamedTuple):
 class _Team:
     """Plans the flights of teams of `size` UAVs; see `CoveragePlanner`."""
 
-    def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
+    def __init__(
+        self, config: Config, lattice: Lattice, size: int, field: FieldTables | None
+    ) -> None:
         self._lattice = lattice
         actions = config.experiment.constraints.num_actions
         self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
@@ -55,9 +60,8 @@ class _Team:
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _trace_path(*(_choose_lanes(*span) for span in spans))
-        if lattice.field is not None:
-            inside = set(map(tuple, lattice.field.nonzero().tolist()))
-            path = [point for point in path if point in inside] or sorted(inside)
+        if field is not None:
+            path = _fit_into_field(path, spans, field)
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
         self._lanes = _cut_path(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
@@ -148,7 +152,8 @@ class _Team:
 class CoveragePlanner:
     """Flies a boustrophedon path over the lattice at `experiment.baselines.coverage.altitude`.
 
-    The lanes are as far apart, and as far from the border, as the footprint allows without gaps.
+    The lanes are as far apart, and as far from the border, as the footprint allows without gaps. In
+    the field of a file, positions join the path where the lanes miss ground.
     The path along all lanes is cut into pieces of equal length, one per UAV. At the start each
     UAV gets a piece and an entry point, chosen to maximise the cells observed in the remaining
     moves. The UAV first changes altitude, then flies to the entry. Without vertical actions the
@@ -166,8 +171,8 @@ class CoveragePlanner:
         self._lattice = lattice
         self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
         self._version = version_for(config.compute, lattice.offsets.device)
-        sizes = set(config.missions.team_sizes)
-        self._teams = {size: _Team(config, lattice, size) for size in sizes}
+        sizes, field = set(config.missions.team_sizes), find_tables(config)
+        self._teams = {size: _Team(config, lattice, size, field) for size in sizes}
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:
@@ -233,6 +238,38 @@ def _trace_path(rows: list[int], cols: list[int]) -> list[tuple[int, int]]:
         lane = [(x, y) for y in range(cols[0], cols[-1] + 1)]
         path += lane if number % 2 == 0 else lane[::-1]
     return path
+
+
+def _fit_into_field(
+    path: list[tuple[int, int]], spans: list[tuple[list[int], ...]], field: FieldTables
+) -> list[tuple[int, int]]:
+    """Return a path in the field that sees all cells that can be seen from positions of the field.
+
+    Lanes may miss narrow parts of the field. So the position that sees the most unseen cells joins
+    the path, where it lengthens it the least, until nothing is missing. `spans`: first cell in view
+    from each lattice index and one past the last, along x and along y.
+    """
+    inside = [(x, y) for x, y in field.positions.nonzero().tolist()]
+    path = [(x, y) for x, y in path if field.positions[x, y]] or inside
+
+    def view(place: tuple[int, int]) -> tuple[slice, ...]:
+        return tuple(slice(low[k], high[k]) for (low, high), k in zip(spans, place, strict=True))
+
+    unseen = field.cells.clone()
+    for place in path:
+        unseen[view(place)] = False
+    others = inside
+    while others := [place for place in others if unseen[view(place)].any()]:
+        best = max(others, key=lambda place: int(unseen[view(place)].sum()))
+        unseen[view(best)] = False
+        detours = [_detour(path[max(k - 1, 0) : k + 1], best) for k in range(len(path) + 1)]
+        path.insert(detours.index(min(detours)), best)
+    return path
+
+
+def _detour(ends: list[tuple[int, int]], place: tuple[int, int]) -> float:
+    """Return by how much a place lengthens the path between two ends, or beyond one."""
+    return sum(math.dist(place, end) for end in ends) - math.dist(ends[0], ends[-1])
 
 
 def _cut_path(

@@ -22,6 +22,7 @@ from marl_framework.kernels.versions import Version
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import CoveragePlanner, coverage
 from tests.mission.zones import feature, write_zones, zone_config
+from tests.planners.missions import in_view
 from tests.small import small_config
 
 
@@ -109,6 +110,53 @@ def test_it_goes_on_where_a_zone_hides_part_of_the_area(tmp_path: Path) -> None:
     seen = [len({tuple(at) for at in flight.tolist()}) for flight in record.positions.flatten(1, 2)]
     assert min(seen) > 30  # of 40 places outside at 5 m
     assert (covered > 0.77).all()
+
+
+def star(seed: int) -> Any:
+    """A polygon with arms of random lengths."""
+    rng = np.random.default_rng(seed)
+    angles, radii = np.sort(rng.uniform(0, 2 * np.pi, 8)), rng.uniform(12, 50, 8)
+    return shapely.Polygon(np.stack((radii * np.cos(angles), radii * np.sin(angles)), -1))
+
+
+ARMS = {
+    "L": shapely.union(shapely.box(0, 0, 60, 10), shapely.box(0, 0, 14, 40)),
+    "T": shapely.union(shapely.box(26, 0, 31, 35), shapely.box(0, 35, 60, 60)),
+    "comb": shapely.union_all([shapely.box(x, 0, x + 5, 50) for x in (5, 25, 45, 75)])
+    | shapely.box(0, 0, 80, 12),
+    "hole": shapely.box(0, 0, 52, 42) - shapely.box(11, 11, 23, 22),
+    "star": star(4),
+}
+
+
+@pytest.mark.parametrize("shape", ARMS)
+@pytest.mark.parametrize("altitude", [10.0, 15.0])
+@pytest.mark.parametrize(("agents", "actions"), [(1, 6), (3, 27)])
+def test_it_sees_all_of_a_field_that_can_be_seen(
+    shape: str, altitude: float, agents: int, actions: int, tmp_path: Path
+) -> None:
+    """Parts of a field between two lanes, too."""
+    path = write_zones(tmp_path / "f.geojson", feature(ARMS[shape]))
+    options = {"agents": agents, "actions": actions, "budget": 240, "pixels": (20, 20)}
+    config = at_altitude(altitude, environment={"field": str(path)}, **options)
+    env = MissionEnvironment(config, 2, "cpu", "test")
+    seen = torch.zeros(env.camera.shape, dtype=torch.bool)
+    for x, y in env.reset().moves[0].any(-1).any(-1).nonzero().tolist():
+        seen[in_view(env, x, y, coverage_level(config))] = True
+    record = evaluate(env, CoveragePlanner(config, env.lattice), 2, 3)
+    covered = record.metrics["coverage"][:, -1]
+    inside = env.reset().inside[0]
+    assert (covered > (seen & inside).sum() / inside.sum() - 1e-6).all()
+
+
+@pytest.mark.parametrize("altitude", [5.0, 10.0, 15.0])
+def test_a_field_that_is_the_whole_area_changes_no_flight(altitude: float, tmp_path: Path) -> None:
+    path = write_zones(tmp_path / "f.geojson", feature(shapely.box(0, 0, 30, 25)))
+    options = {"budget": 80, "pixels": (20, 20)}
+    in_field, _ = fly(at_altitude(altitude, environment={"field": str(path)}, **options))
+    anywhere, _ = fly(at_altitude(altitude, dims=(30.0, 25.0), **options))
+    # In a field, UAVs skip places that they cannot reach in the moves left.
+    assert torch.equal(in_field.positions[:, :60], anywhere.positions[:, :60])
 
 
 @settings(max_examples=20, deadline=None)
