@@ -56,14 +56,14 @@ _PRINTED = {
         for name in (
             *("ablation", "predicted", "stages", "algorithms", "no_fly"),
             *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
-            *("ranks", "utilisation", "network_types"),
+            *("ranks", "utilisation", "network_types", "planners", "pilot"),
+            *("fields", "fields-larger", "fields-lakes"),
         )
     },
     **{
         name: f"{name}{_TRAININGS}"
         for name in (
-            *("time_to_paper", "areas", "planners", "pilot", "busy_machine", "side_by_side"),
-            *("fields", "fields-larger", "fields-lakes", "machine_code"),
+            *("time_to_paper", "areas", "busy_machine", "side_by_side", "machine_code"),
             *("algorithms-all", "sample_reuse-sac", "sample_reuse-coma", "ablation-precision"),
         )
     },
@@ -137,7 +137,7 @@ TABLES = {
     "published_mixed": Table((f"published_simulator-mixed{_HERE}",), pages.published_mixed),
     "published_student": Table(
         tuple(
-            f"published_simulator-student-{terrain}-{starts}{_TRAININGS}"
+            f"published_simulator-student-{terrain}-{starts}{_HERE}"
             for terrain in ("split", "mixed")
             for starts in ("published", "corners")
         ),
@@ -153,9 +153,7 @@ TABLES = {
     "rough": Table(("suite_rough",), suites.rough),
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
-    "fresh": Table(
-        ("suite_fresh_student", "suite_fresh_earlier_student", "suite_fresh"), suites.fresh
-    ),
+    "fresh": Table(("suite_fresh", "suite_fresh_search"), suites.fresh),
     "fresh_student": Table(
         ("suite_fresh_student", "suite_fresh_earlier_student"), suites.fresh_student
     ),

@@ -235,21 +235,16 @@ def workers(student: Json, search: Json, stages: Json, *files: Json) -> str:
     return markdown(("world", "worker", "student", *header), rows)
 
 
-def fresh(student: Json, earlier: Json, search: Json) -> str:
-    """Return how many worlds the student and `search` win against the best classical planner.
-
-    The missions of `earlier` are those of `student`, flown by classical planners as well.
-    """
+def fresh(student: Json, search: Json) -> str:
+    """Return how many worlds the student and `search` win against the best classical planner."""
     rows = []
-    ours = {
-        name: _to_classical(world, earlier["worlds"][name])
-        for name, world in student["worlds"].items()
-    }
-    rows.append(_count_row("`params_student.yaml`", list(ours.values())))
-    theirs = [world["summary"]["search"] for world in search["worlds"].values()]
-    rows.append(
-        _count_row("`search`", [[each[m]["difference"] for m in METRICS] for each in theirs])
-    )
+    for label, policy, results in (
+        (_STUDENT, "learned", student),
+        ("`search`", "search", search),
+    ):
+        summaries = [world["summary"][policy] for world in results["worlds"].values()]
+        changes = [[each[metric]["difference"] for metric in METRICS] for each in summaries]
+        rows.append(_count_row(label, changes))
     return markdown(("policy", "worlds", "ROI entropy", "F1"), rows)
 
 
@@ -257,20 +252,17 @@ def fresh_student(ours: Json, earlier: Json) -> str:
     """Return differences of the student to the earlier one and to the best classical planner."""
     rows = []
     for name, world in ours["worlds"].items():
-        other = earlier["worlds"][name]
-        changes = *_changes(world, other["finals"]["learned"], ""), *_to_classical(world, other)
-        means = _means(world["summary"]["learned"]), _means(other["summary"]["learned"])
+        finals, theirs = (earlier["worlds"][name][key] for key in ("finals", "summary"))
+        best = {
+            metric: finals[theirs["learned"][metric]["difference"]["reference"]][metric]
+            for metric in METRICS
+        }
+        changes = *_changes(world, finals["learned"], ""), *_changes(world, best, "")
+        means = _means(world["summary"]["learned"]), _means(theirs["learned"])
         rows.append((f"`{name}`", *means, *map(_change, changes)))
     header = ("− earlier, ROI entropy", "− earlier, F1")
     classical = ("− best classical, ROI entropy", "− best classical, F1")
     return markdown(("world", "student", "earlier student", *header, *classical), rows)
-
-
-def _to_classical(world: Json, other: Json) -> list[Json]:
-    """Return differences to the best classical planner of `other`, flights of the same missions."""
-    learned = other["summary"]["learned"]
-    best = {m: other["finals"][learned[m]["difference"]["reference"]][m] for m in METRICS}
-    return _changes(world, best, "")
 
 
 def _means_or_better(row: Json, policy: str) -> str:

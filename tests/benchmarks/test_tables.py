@@ -25,11 +25,6 @@ BESIDE_FILES = {
         )
     ),
     *("suite_rough_student", "suite_rough_earlier_student"),
-    *(
-        f"published_simulator-student-{terrain}-{starts}--intel-xeon-2-cores"
-        for terrain in ("split", "mixed")
-        for starts in ("published", "corners")
-    ),
 }
 """Results of committed code in a folder that also had packages, or the runs that flew."""
 
