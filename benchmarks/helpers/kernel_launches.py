@@ -71,7 +71,7 @@ def of_a_choice(config: Config) -> list[Launch]:
         choose_actions(logits, uniform, floor, *missions, actions, masks, probabilities)
         builder.critic_only(state, actions, maps)
 
-    return _record_launches(step, maps="draw_actor draw_critic", policies="choose")
+    return _record_launches(step, maps="draw_actor draw_critic show", policies="choose")
 
 
 def of_predictions(config: Config) -> list[Launch]:

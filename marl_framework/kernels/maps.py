@@ -188,6 +188,51 @@ def _grid(out: Tensor, sizes: Sizes) -> tuple[int, int, int]:
     return len(out) * sizes.N, -(-sizes.X // ROWS), -(-sizes.Y // sizes.BLOCK_Y)
 
 
+# Windows ----------------------------------------------------------------------------------
+
+
+NEAR, FAR, STRETCHED = -1, 0, 1
+"""How a window shows a map: the lattice around the UAV, or area means of FAR or STRETCHED."""
+
+
+class Shown(NamedTuple):
+    """How windows of k × k cells show lattice maps in C channels; see `observations.window`."""
+
+    sources: Tensor
+    """Map that a channel shows, [C] int64; -1 for a channel that is not written."""
+    ways: Tensor
+    """NEAR, FAR or STRETCHED, [C] int64."""
+    numbers: Tensor
+    """Factor of area means, largest value, and value beyond the lattice, [C, 3] float32."""
+    rows: Tensor
+    """Row weights of FAR and STRETCHED, [2, k, X] float32."""
+    cols: Tensor
+    """Column weights, [2, k, Y] float32."""
+    outside: Tensor
+    """Share of each FAR cell outside the area, [k, k] float32."""
+
+
+ShownSizes = namedtuple("ShownSizes", "MAPS CHANNELS X Y K BLOCK")
+"""Compile-time constants of `show`."""
+
+
+@torch.library.custom_op("marl_framework::show_in_windows", mutates_args=("out",))
+def show_in_windows(maps: Tensor, positions: Tensor, shown: list[Tensor], out: Tensor) -> None:
+    """Show maps of the lattice in windows.
+
+    Args:
+        maps: maps of each UAV, [E, N, maps, X, Y] float32.
+        positions: lattice indices, [E, N, 3] int64.
+        shown: fields of `Shown`.
+        out: windows [E, N, C, k, k] float32, written.
+    """
+    check_contiguous(maps, positions, *shown, out)
+    (*lead, channels, k, _), (number, x, y) = out.shape, maps.shape[2:]
+    sizes = ShownSizes(number, channels, x, y, k, max(16, block(k)))
+    programs = lead[0] * lead[1], channels
+    launch("maps.show", programs, maps, positions, Shown(*shown), out, S=sizes, num_warps=4)
+
+
 # Symmetries -------------------------------------------------------------------------------
 
 

@@ -242,6 +242,55 @@ def draw_critic(inputs, boxes, out, S: tl.constexpr, AT: tl.constexpr, ACTIONS: 
         _store(to, AT.global_footprint, means, within, S)
 
 
+# Windows ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def show(maps, positions, shown, out, S: tl.constexpr):
+    """See `maps.show_in_windows`; a program shows one channel of one UAV."""
+    uav, channel = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    source = tl.load(shown.sources + channel)
+    if source >= 0:
+        way, numbers = tl.load(shown.ways + channel).to(tl.int32), shown.numbers + channel * 3
+        beyond = tl.load(numbers + 2)
+        cells = tl.arange(0, S.BLOCK)
+        within = (cells[:, None] < S.K) & (cells[None, :] < S.K)
+        below = maps + (uav * S.MAPS + source) * (S.X * S.Y)
+        if way < 0:  # near
+            x, y, _ = _position(positions, uav)
+            rows, cols = x - S.K // 2 + cells[:, None], y - S.K // 2 + cells[None, :]
+            on = within & (rows >= 0) & (rows < S.X) & (cols >= 0) & (cols < S.Y)
+            window = tl.where(on, tl.load(below + rows * S.Y + cols, mask=on), beyond)
+        else:
+            window = _window_means(below, shown, way * S.K, cells, S)
+            window = tl.minimum(window * tl.load(numbers), tl.load(numbers + 1))
+            outside = shown.outside + cells[:, None] * S.K + cells[None, :]
+            window += beyond * tl.load(outside, mask=within)
+        to = out + (uav * S.CHANNELS + channel) * (S.K * S.K)
+        tl.store(to + cells[:, None] * S.K + cells[None, :], window, mask=within)
+
+
+@triton.jit
+def _window_means(below, shown, first, cells, S: tl.constexpr):
+    """Average a map onto a window with the weights that begin in row `first`."""
+    BLOCK: tl.constexpr = S.BLOCK
+    means, here = tl.zeros([BLOCK, BLOCK], tl.float32), cells < S.K
+    for top in range(0, S.X, 16):
+        x = top + tl.arange(0, 16)
+        strip = tl.zeros([16, BLOCK], tl.float32)
+        for left in range(0, S.Y, 32):
+            y = left + tl.arange(0, 32)
+            on = (x[:, None] < S.X) & (y[None, :] < S.Y)
+            part = tl.load(below + x[:, None] * S.Y + y[None, :], mask=on, other=0.0)
+            weights = shown.cols + (first + cells[None, :]) * S.Y + y[:, None]
+            share = tl.load(weights, mask=(y[:, None] < S.Y) & here[None, :], other=0.0)
+            strip = tl.dot(part, share, strip, input_precision="ieee")
+        weights = shown.rows + (first + cells[:, None]) * S.X + x[None, :]
+        share = tl.load(weights, mask=here[:, None] & (x[None, :] < S.X), other=0.0)
+        means = tl.dot(share, strip, means, input_precision="ieee")
+    return means
+
+
 # Symmetries -------------------------------------------------------------------------------
 
 

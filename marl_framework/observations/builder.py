@@ -17,7 +17,15 @@ from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, Seen
 from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
-from marl_framework.observations.channels import CHANNELS, TEAM_UNIT, Channel, Scene, Turns, World
+from marl_framework.observations.channels import (
+    CHANNELS,
+    TEAM_UNIT,
+    Channel,
+    Extent,
+    Scene,
+    Turns,
+    World,
+)
 from marl_framework.observations.drawing import centre_on, constant
 from marl_framework.observations.lattice_view import LatticeView
 from marl_framework.observations.prediction import MapPrediction, load_predictor
@@ -61,6 +69,9 @@ class ObservationBuilder:
         device, size = lattice.offsets.device, observation.window
         self._window = None if size is None else Window(size, lattice.shape[:2], device)
         self.uses_kernels = version is Version.TRITON and kernel.supports(config)
+        if self._window is not None and self.uses_kernels:  # before a CUDA graph is recorded
+            for rows in (self._actor, self._critic_only):
+                self._window.tables(rows)
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
             # Weights remain trainable: autocast caches casts only for trainable weights.
@@ -162,20 +173,22 @@ class ObservationBuilder:
         rows: Sequence[Channel],
         draw_in_kernel: Callable[[Scene, Sequence[Channel], Tensor], None],
     ) -> list[Tensor]:
-        """Draw channels in stacks [E, N, …, X, Y]; in a kernel only before they fill a window."""
+        """Draw channels in stacks [E, N, …, X, Y]; in kernels only for a window."""
         if self._window is None:
             return _draw_stacks(scene, rows)
-
-        def draw_on_lattice(rows: Sequence[Channel]) -> Sequence[Tensor]:
-            if not self._slots(rows):
-                return [row.draw(scene) for row in rows]
-            lead, device = scene.state.positions.shape[:2], scene.state.positions.device
-            maps = torch.empty(*lead, len(rows), *self._world.shape, device=device)
-            draw_in_kernel(scene, rows, maps)
-            return maps.unbind(2)
-
-        maps = self._window.show(scene, rows, draw_on_lattice)
-        return [maps.expand(-1, self._world.n_agents, -1, -1, -1)]
+        lead, device = scene.state.positions.shape[:2], scene.state.positions.device
+        if self.uses_kernels:
+            drawn, shown = self._window.tables(rows)
+            if self._slots(drawn):
+                maps = torch.empty(*lead, len(drawn), *self._world.shape, device=device)
+                draw_in_kernel(scene, drawn, maps)
+                windows = torch.empty(*lead, len(rows), *self.shape, device=device)
+                kernel.show_in_windows(maps, scene.state.positions, list(shown), windows)
+                for k, row in enumerate(rows):
+                    if row.extent is Extent.VALUE:
+                        windows[:, :, k] = row.draw(scene)[..., :1, :1]
+                return [windows]
+        return [self._window.show(scene, rows).expand(*lead, -1, -1, -1)]
 
     def _draw_in_actor_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
         """Draw channels of the actor into `out`, [E, N, channels, X, Y]."""
@@ -216,8 +229,7 @@ class ObservationBuilder:
         if self._window is None:
             maps += [row.draw(scene) for row in self._team]
         elif self._team:
-            shown = self._window.show(scene, self._team, lambda rows: [r.draw(scene) for r in rows])
-            maps.append(shown.squeeze(1))
+            maps.append(self._window.show(scene, self._team).squeeze(1))
         return torch.cat(maps, dim=1)
 
     def _slots(self, rows: Sequence[Channel]) -> dict[str, int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from marl_framework.kernels import maps as kernel
 from marl_framework.kernels.cells import area_pool, area_weights, lattice_weights
 from marl_framework.observations.channels import CHANNELS, HEARD_POSITIONS, Channel, Extent, Scene
 from marl_framework.observations.drawing import centre_on
@@ -31,6 +33,7 @@ class Window:
         self._outside = 1 - rows.sum(1, keepdim=True) * cols.sum(1)
         self._stretched = lattice_weights(shape, self._shape, device)
         self._points = max(1.0, (side / size) ** 2)
+        self._tables: dict[tuple[str, ...], tuple[list[Channel], kernel.Shown]] = {}
 
     def far(self, maps: Tensor, beyond: float = 0.0) -> Tensor:
         """Average maps of the area, [..., X, Y] to [..., k, k]; `beyond` is the value outside."""
@@ -41,22 +44,11 @@ class Window:
         """Return the maps around each UAV, [E, N, C, k, k]; for the arguments see `centre_on`."""
         return centre_on(maps, planar, beyond, self._shape)
 
-    def show(
-        self,
-        scene: Scene,
-        rows: Sequence[Channel],
-        draw: Callable[[Sequence[Channel]], Sequence[Tensor]],
-    ) -> Tensor:
-        """Draw channels, [E, N or 1, channels, k, k]; 1 if all channels are shared by all UAVs.
-
-        Args:
-            scene: state to draw.
-            rows: channels, in order.
-            draw: draws channels that are not centred on the lattice, [E, N or 1, X, Y] each.
-        """
+    def show(self, scene: Scene, rows: Sequence[Channel]) -> Tensor:
+        """Draw channels, [E, N or 1, channels, k, k]; 1 if all channels are shared by all UAVs."""
         sources = [_source(row) for row in rows]
         drawn = dict.fromkeys(row for row in sources if row.extent is not Extent.VALUE)
-        lattice = dict(zip(drawn, draw(list(drawn)), strict=True))
+        lattice = {row: row.draw(scene) for row in drawn}
         centred = [row for row in rows if _is_near(row)]
         near: dict[Channel, Tensor] = {}
         if centred:
@@ -70,6 +62,39 @@ class Window:
         ]
         lead = max(plane.shape[1] for plane in planes)
         return torch.stack([plane.expand(-1, lead, -1, -1) for plane in planes], 2)
+
+    def tables(self, rows: Sequence[Channel]) -> tuple[list[Channel], kernel.Shown]:
+        """Return the channels to draw on the lattice, and how to show them with a kernel.
+
+        The kernel does not write channels that have the same value everywhere.
+        """
+        names = tuple(row.name for row in rows)
+        if names not in self._tables:
+            sources = [_source(row) for row in rows]
+            drawn = list(dict.fromkeys(row for row in sources if row.extent is not Extent.VALUE))
+            index = [drawn.index(row) if row in drawn else -1 for row in sources]
+            ways, numbers = zip(*(self._way(row) for row in rows), strict=True)
+            device = self._outside.device
+            shown = kernel.Shown(
+                torch.tensor(index, device=device),
+                torch.tensor(ways, device=device),
+                torch.tensor(numbers, device=device),
+                torch.stack((self._far[0], self._stretched[0])),
+                torch.stack((self._far[1], self._stretched[1])),
+                self._outside,
+            )
+            self._tables[names] = drawn, shown
+        return self._tables[names]
+
+    def _way(self, row: Channel) -> tuple[int, tuple[float, float, float]]:
+        """Return how a channel is shown, and its numbers; see `kernels.maps.Shown`."""
+        if _is_near(row):
+            return kernel.NEAR, (1.0, math.inf, row.beyond)
+        if row.extent is Extent.FOOTPRINT:
+            return kernel.STRETCHED, (1.0, math.inf, 0.0)
+        if row.extent is Extent.POINTS:
+            return kernel.FAR, (self._points, 1.0, 0.0)
+        return kernel.FAR, (1.0, math.inf, row.beyond)
 
     def _whole(self, row: Channel, maps: Tensor | None, scene: Scene) -> Tensor:
         """Convert the map of a channel that is not centred."""

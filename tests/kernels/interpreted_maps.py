@@ -49,6 +49,7 @@ WORLDS: list[dict[str, Any]] = [
     {"agents": 3, "observation": ALL | WINDOW, "dims": (40.0, 20.0)},
     {"agents": 32, "observation": ALL, "dims": (30.0, 25.0)},  # more footprints than kernels draw
     {"agents": 2, "observation": ALL, "dims": (10.0, 170.0), "pixels": (6, 6)},  # 35 columns
+    {"agents": 4, "observation": MIXED | WINDOW, "dims": (90.0, 170.0), "pixels": (6, 6)},  # tiles
 ]
 
 
@@ -99,6 +100,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=4, seed=4)
 @example(index=5, seed=5)
 @example(index=6, seed=6)
+@example(index=7, seed=7)
 @example(index=3, seed=8)  # a UAV heard before it crashed would change a footprint
 @settings(max_examples=1, suppress_health_check=QUIET, deadline=None)
 def test_maps_are_those_of_plain_operators(index: int, seed: int) -> None:

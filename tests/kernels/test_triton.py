@@ -74,6 +74,10 @@ def _compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 ENDS = ARCHITECTURES[0], ARCHITECTURES[-1]
 """The oldest and the newest architecture, which stand for those between."""
+WINDOW = (
+    *("observation.window=11", "observation.places=true"),
+    *("observation.other_actions=false", "observation.centred_other_actions=true"),
+)
 KEYS, ALL = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
 
 
@@ -150,6 +154,7 @@ def test_other_kernels_compile_without_atomics(
     "sets",
     [
         ("environment.x_dim=400", "environment.y_dim=400", "experiment.missions.n_agents=31"),
+        ("environment.x_dim=400", "environment.y_dim=200", *WINDOW),
         ("experiment.constraints.num_actions=27",),
     ],
 )
@@ -326,9 +331,11 @@ def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("agents", [31, 64])
-def test_maps_of_large_teams_on_a_gpu_are_those_of_plain_operators(agents: int) -> None:
-    area = ["environment.x_dim=100", "environment.y_dim=100"]
+@pytest.mark.parametrize(("agents", "seen"), [(31, ()), (64, ()), (8, WINDOW)])
+def test_maps_of_large_areas_on_a_gpu_are_those_of_plain_operators(
+    agents: int, seen: tuple[str, ...]
+) -> None:
+    area = ["environment.x_dim=100", "environment.y_dim=100", *seen]
     config = load_config("params_gpu.yaml", [*area, f"experiment.missions.n_agents={agents}"])
     env = MissionEnvironment(config, 2, GPU)
     state = env.reset()

@@ -67,6 +67,7 @@ COMPARED_BY: dict[str, dict[str, tuple[str, str]]] = {
     "maps_triton": {
         "draw_actor": (f"{BUILDER}.actor", MAPS),
         "draw_critic": (f"{BUILDER}.critic_only", MAPS),
+        "show": ("observations.window.Window.show", MAPS),
         "take": (
             "observations.symmetry.Symmetries.apply",
             "interpreted_updates.test_turned_transitions_are_those_of_plain_operators",
