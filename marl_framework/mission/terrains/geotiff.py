@@ -100,7 +100,7 @@ def _in_metres(
     near = transform(file.crs, local, pixel)
     sides = [math.dist(near[0], near[1]), math.dist(near[0], near[2])]  # [m]
     nominal = [math.hypot(at.a, at.d), math.hypot(at.b, at.e)]
-    true = abs(sides[0] / nominal[0] - 1) < _SCALE_ERROR
+    true = all(abs(sides[n] / nominal[n] - 1) < _SCALE_ERROR for n in (0, 1))
     if true and at.b == at.d == 0 and at.a > 0 and math.isclose(at.a, -at.e, rel_tol=1e-9):
         if resolution is not None and not math.isclose(resolution, at.a, rel_tol=1e-6):
             raise ConfigError(

@@ -87,7 +87,14 @@ def test_every_value_lies_where_pyproj_says(
     np.testing.assert_allclose(values[inside], expected[inside], atol=2.5)  # 0.025 of a row
 
 
-@pytest.mark.parametrize(("crs", "transform"), [(DEGREES, IN_DEGREES), ("EPSG:3857", NORTH_UP)])
+@pytest.mark.parametrize(
+    ("crs", "transform"),
+    [
+        (DEGREES, IN_DEGREES),
+        ("EPSG:3857", NORTH_UP),
+        ("EPSG:3857", Affine(0.5, 0, 11577000, 0, -0.5, 150000)),  # only eastings are true
+    ],
+)
 def test_resampled_metres_are_true_metres(tmp_path: Path, crs: str, transform: Affine) -> None:
     place = placed(read(write(tmp_path / "m.tif", slope(), crs=crs, transform=transform)))
     (a, b), (c, d) = place.degrees(np.array([(0, 0), (30, 40)]))
