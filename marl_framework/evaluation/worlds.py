@@ -221,9 +221,8 @@ def _map_worlds(text: str) -> list[World]:
             raise ConfigError(f"--maps {text}: give NAME=PATH,… such as throne_0755=flight.npz")
         if name in {world.name for world in (*WORLDS, *worlds)}:
             raise ConfigError(f"--maps {text}: {name} exists already; give each map its own name")
-        file = locate(path)
-        place = f"sensor.simulation.raster.path={json.dumps(str(file))}"
-        worlds.append(World(name, "measured map", (_set_kind("raster"), place), file))
+        place = f"sensor.simulation.raster.path={json.dumps(path)}"
+        worlds.append(World(name, "measured map", (_set_kind("raster"), place), locate(path)))
     return worlds
 
 

@@ -22,7 +22,7 @@ from marl_framework.config.field import read_field
 from marl_framework.config.loading import load_config, resolve_config_path
 from marl_framework.config.mission import RasterConfig
 from marl_framework.config.named_maps import FIELD_KEY, FOLDER, MAP_KEY, MAPS, NamedMap, locate
-from marl_framework.evaluation.worlds import chosen_worlds
+from marl_framework.evaluation.worlds import BASE, chosen_worlds
 from marl_framework.mission.files import file_checksum, files_read
 from marl_framework.mission.terrains.raster_file import read_raster
 
@@ -108,6 +108,10 @@ def test_evaluate_flies_a_named_map_as_it_flies_its_file(served, tmp_path) -> No
 def test_a_suite_flies_a_named_map(served) -> None:
     (world,) = chosen_worlds("standard", "hills=data:toy", "hills")
     assert world.map_file == locate("data:toy")
+    raster = load_config(BASE, world.overrides).sensor.simulation.raster
+    assert read_raster(raster).resolution == 1.5
+    path = world.definition()["mission"]["sensor"]["simulation"]["raster"]["path"]
+    assert path == f"toy.npy sha256 {MAPS['toy'].sha256}"
 
 
 def test_a_file_with_another_checksum_is_refused_and_removed(served, tmp_path, monkeypatch) -> None:
