@@ -57,7 +57,7 @@ _PRINTED = {
             *("ablation", "predicted", "stages", "algorithms", "no_fly"),
             *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
             *("ranks", "utilisation", "network_types", "planners", "pilot"),
-            *("fields", "fields-larger", "fields-lakes"),
+            *("fields", "fields-larger", "fields-repeated", "fields-lakes"),
         )
     },
     **{
@@ -154,9 +154,7 @@ TABLES = {
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
     "fresh": Table(("suite_fresh", "suite_fresh_search"), suites.fresh),
-    "fresh_student": Table(
-        ("suite_fresh_student", "suite_fresh_earlier_student"), suites.fresh_student
-    ),
+    "earlier_student": Table(("suite_student", "suite_earlier_student"), suites.earlier_student),
 }
 
 
