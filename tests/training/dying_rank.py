@@ -22,5 +22,5 @@ if __name__ == "__main__":
     ranks = Ranks.of()
     if ranks.rank == 1:
         last = int(steps[ranks.restarts])
-        Trainer.plan = at_step(last, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        Trainer.make_steps = at_step(last, lambda _: os.kill(os.getpid(), signal.SIGKILL))
     sys.exit(main(arguments))

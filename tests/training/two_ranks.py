@@ -115,11 +115,11 @@ def stop_in(step: int) -> None:
     real = Trainer.make_steps
 
     def stop(trainer: Trainer) -> None:
-        Trainer.plan = real
+        Trainer.make_steps = real
         if trainer.ranks.rank == 1:
             signal.raise_signal(signal.SIGTERM)
 
-    Trainer.plan = at_step(step, stop)
+    Trainer.make_steps = at_step(step, stop)
 
 
 def said(work: Callable[[], int]) -> dict[str, Any]:
