@@ -69,9 +69,6 @@ class ObservationBuilder:
         device, size = lattice.offsets.device, observation.window
         self._window = None if size is None else Window(size, lattice.shape[:2], device)
         self.uses_kernels = version is Version.TRITON and kernel.supports(config)
-        if self._window is not None and self.uses_kernels:  # before a CUDA graph is recorded
-            for rows in (self._actor, self._critic_only):
-                self._window.tables(rows)
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
             # Weights remain trainable: autocast caches casts only for trainable weights.
@@ -173,7 +170,7 @@ class ObservationBuilder:
         rows: Sequence[Channel],
         draw_in_kernel: Callable[[Scene, Sequence[Channel], Tensor], None],
     ) -> list[Tensor]:
-        """Draw channels in stacks [E, N, …, X, Y]; in kernels only for a window."""
+        """Draw channels in stacks [E, N, …, X, Y]; only windows may be drawn in kernels here."""
         if self._window is None:
             return _draw_stacks(scene, rows)
         lead, device = scene.state.positions.shape[:2], scene.state.positions.device

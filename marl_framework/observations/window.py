@@ -46,8 +46,7 @@ class Window:
 
     def show(self, scene: Scene, rows: Sequence[Channel]) -> Tensor:
         """Draw channels, [E, N or 1, channels, k, k]; 1 if all channels are shared by all UAVs."""
-        sources = [_source(row) for row in rows]
-        drawn = dict.fromkeys(row for row in sources if row.extent is not Extent.VALUE)
+        sources, drawn = _sources(rows)
         lattice = {row: row.draw(scene) for row in drawn}
         centred = [row for row in rows if _is_near(row)]
         near: dict[Channel, Tensor] = {}
@@ -66,12 +65,12 @@ class Window:
     def tables(self, rows: Sequence[Channel]) -> tuple[list[Channel], kernel.Shown]:
         """Return the channels to draw on the lattice, and how to show them with a kernel.
 
-        The kernel does not write channels that have the same value everywhere.
+        The kernel does not write channels that have the same value everywhere. Tables are made
+        once, in a warm-up call if a CUDA graph is recorded later.
         """
         names = tuple(row.name for row in rows)
         if names not in self._tables:
-            sources = [_source(row) for row in rows]
-            drawn = list(dict.fromkeys(row for row in sources if row.extent is not Extent.VALUE))
+            sources, drawn = _sources(rows)
             index = [drawn.index(row) if row in drawn else -1 for row in sources]
             ways, numbers = zip(*(self._way(row) for row in rows), strict=True)
             device = self._outside.device
@@ -105,6 +104,12 @@ class Window:
         if row.extent is Extent.POINTS:
             return (self.far(maps) * self._points).clamp(max=1)
         return self.far(maps, row.beyond)
+
+
+def _sources(rows: Sequence[Channel]) -> tuple[list[Channel], list[Channel]]:
+    """Return the channel that each row shows, and all that are drawn on the lattice."""
+    sources = [_source(row) for row in rows]
+    return sources, list(dict.fromkeys(r for r in sources if r.extent is not Extent.VALUE))
 
 
 def _is_near(row: Channel) -> bool:
