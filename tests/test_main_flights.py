@@ -150,7 +150,8 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(fly, measured, team, tmp_
     for mission in summary["missions"]:
         folder = run / mission["folder"]
         assert {path.name for path in folder.iterdir()} == {
-            *("belief.npy", "belief.tiff", "waypoints.csv", "waypoints.json"),
+            *("belief.npy", "belief.tiff", "completed.npy", "completed.tiff"),
+            *("waypoints.csv", "waypoints.json"),
             *("mission.png", "film.png", "mission.gif", "mission.html"),
         }
         belief = np.load(folder / "belief.npy")
@@ -158,8 +159,10 @@ def test_a_deployment_hands_over_beliefs_and_waypoints(fly, measured, team, tmp_
         assert belief.dtype == np.float32
         assert belief.std() > 0.1
         # Our own reader of maps finds the same array in the image.
-        raster = RasterConfig(path=str(folder / "belief.tiff"), resolution=1.0)
-        np.testing.assert_array_equal(read_raster(raster).values, belief)
+        for name in ("belief", "completed"):
+            raster = RasterConfig(path=str(folder / f"{name}.tiff"), resolution=1.0)
+            values = np.load(folder / f"{name}.npy")
+            np.testing.assert_array_equal(read_raster(raster).values, values)
         lines = (folder / "waypoints.csv").read_text(encoding="utf-8").splitlines()
         rows = list(csv.DictReader(lines))
         assert len(rows) == 3 * (config.missions.episode_length + 1)

@@ -115,7 +115,7 @@ ACTOR_CHANNELS, CRITIC_ONLY_CHANNELS = _CHANNELS[:_SPLIT], _CHANNELS[_SPLIT + 1 
 
 
 class EvaluationConfig(types.Section):
-    """Greedy validation during training."""
+    """Greedy validation during training, and completed maps of flights."""
 
     interval: types.Interval = 10
     """Training steps between validations; 0 = never."""
@@ -123,6 +123,8 @@ class EvaluationConfig(types.Section):
     """Number of missions per validation."""
     best_by: Literal["entropy", "f1", "return"] = "entropy"
     """Criterion of the best checkpoint and `patience`: lowest ROI entropy, highest F1 or return."""
+    predictor: types.Text | None = "pretrained:rough_predictor"
+    """Map predictor that completes maps: run folder, checkpoint or included one; None = none."""
 
 
 class NetworkConfig(types.Section):

@@ -27,6 +27,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.state import ResetDraws
 from marl_framework.mission.terrains.raster import SYMMETRY
+from marl_framework.observations.completion import MapCompletion, make_completion
 from marl_framework.planners import Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
@@ -88,13 +89,15 @@ class Deployment:
     """Number of windows, or of flights over the field."""
     place: Place | None
     """Location of the map or field on Earth; None if unknown."""
+    completion: MapCompletion | None
+    """Completes the final beliefs; None for no completed maps."""
 
     def fly(self) -> FlightRecord:
         """Fly over the windows, or terrains, drawn with `environment.seed`."""
         seed = self.environment.config.environment.seed
         return evaluate(
             self.environment, self.planner, self.missions, seed, DEPLOYMENT,
-            keep_maps=self.missions, streams=UprightStreams,
+            keep_maps=self.missions, streams=UprightStreams, completion=self.completion,
         )  # fmt: skip
 
     def write(self, record: FlightRecord, folder: Path) -> list[dict[str, Any]]:
@@ -108,7 +111,8 @@ class Deployment:
             mission = record.alone(index)
             counts = mission.active[0].sum(0).tolist()
             tracks = [mission.path[0, :count, n].double().numpy() for n, count in enumerate(counts)]
-            survey = Survey(record.belief[index].float().numpy(), tracks, (x, y), cell, place)
+            completed = None if record.completed is None else record.completed[index].numpy()
+            survey = Survey(record.belief[index].numpy(), completed, tracks, (x, y), cell, place)
             target = folder / FOLDER.format(index)
             target.mkdir()
             write_survey(survey, target)
@@ -172,7 +176,8 @@ def prepare(
     if environment.zones is not None:  # raise errors for closed windows before writing anything
         for first in range(0, missions, batch):
             UprightStreams(environment, config.environment.seed, DEPLOYMENT, first).draw_reset()
-    return Deployment(environment, planner, missions, _place(environment))
+    completion = make_completion(config, environment.lattice)
+    return Deployment(environment, planner, missions, _place(environment), completion)
 
 
 def _place(environment: MissionEnvironment) -> Place | None:

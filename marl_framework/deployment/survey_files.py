@@ -1,4 +1,4 @@
-"""Belief map and tracks of one map window, with one writer per file format."""
+"""Maps and tracks of one map window, with one writer per file format."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Survey(NamedTuple):
 
     belief: Array
     """P(region of interest), [R, C] float32."""
+    completed: Array | None
+    """The belief as completed by a map predictor, alike; None without one."""
     tracks: Sequence[Array]
     """Positions of each UAV's readings in `FRAME` [m], [readings, 3] float64 per UAV."""
     origin: tuple[float, float]
@@ -38,35 +40,44 @@ class Survey(NamedTuple):
 
 def write_survey(survey: Survey, folder: Path) -> None:
     """Write a survey to a folder, as GeoTIFF and GeoJSON if its location is known."""
-    np.save(folder / "belief.npy", survey.belief)  # [x, y]
-    local, on_earth = (write_image, write_tracks), (write_geotiff, write_geojson)
-    for write in (write_table, *(local if survey.place is None else on_earth)):
-        write(survey, folder)
+    maps = {"belief": survey.belief, "completed": survey.completed}
+    for name, values in maps.items():
+        if values is None:
+            continue
+        np.save(folder / f"{name}.npy", values)  # [x, y]
+        if survey.place is None:
+            write_image(values, folder / f"{name}.tiff")
+        else:
+            write_geotiff(values, survey.place, survey.cell, folder / f"{name}.tif")
+    write_table(survey, folder)
+    (write_tracks if survey.place is None else write_geojson)(survey, folder)
 
 
-def write_image(survey: Survey, folder: Path) -> None:
-    """Write the belief to `belief.tiff` in float32, with x to the right and y up."""
-    done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(survey.belief)))
+def write_image(values: Array, file: Path) -> None:
+    """Write a map [R, C] as TIFF in float32, with x to the right and y up."""
+    done, data = cv2.imencode(".tiff", np.ascontiguousarray(np.rot90(values)))
     if not done:
-        raise OSError(0, f"{folder / 'belief.tiff'}: cannot be encoded")
-    (folder / "belief.tiff").write_bytes(data.tobytes())
+        raise OSError(0, f"{file}: cannot be encoded")
+    file.write_bytes(data.tobytes())
 
 
-def write_geotiff(survey: Survey, folder: Path) -> None:
-    """Write the belief to `belief.tif`, a north-up GeoTIFF in float32."""
+def write_geotiff(values: Array, place: Place, cell: tuple[float, float], file: Path) -> None:
+    """Write a map [R, C] of P(region of interest) as a north-up GeoTIFF in float32.
+
+    `cell` is the size of a cell along x and y [m].
+    """
     import rasterio
     from rasterio.transform import from_origin
 
-    assert survey.place is not None
-    image, (west, south) = np.rot90(survey.belief), survey.place.corner
+    image, (west, south) = np.rot90(values), place.corner
     form = {"driver": "GTiff", "count": 1, "dtype": "float32", "compress": "deflate"}
-    form |= {"height": image.shape[0], "width": image.shape[1], "crs": survey.place.system}
-    north = south + image.shape[0] * survey.cell[1]
+    form |= {"height": image.shape[0], "width": image.shape[1], "crs": place.system}
+    north = south + image.shape[0] * cell[1]
     with quiet_rasterio():
-        form["transform"] = from_origin(west, north, *survey.cell)
-        with rasterio.open(folder / "belief.tif", "w", **form) as file:
-            file.write(image, 1)
-            file.set_band_description(1, "P(region of interest)")
+        form["transform"] = from_origin(west, north, *cell)
+        with rasterio.open(file, "w", **form) as raster:
+            raster.write(image, 1)
+            raster.set_band_description(1, "P(region of interest)")
 
 
 def write_table(survey: Survey, folder: Path) -> None:

@@ -34,6 +34,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate, warn_withou
 from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
+from marl_framework.observations.completion import MapCompletion, make_completion
 from marl_framework.planners import Decision, Planner
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint, other_mission, with_team
@@ -74,6 +75,8 @@ class Comparison:
     settings: Mapping[str, Any]
     """Settings written to `results.json`."""
     device: torch.device
+    completion: MapCompletion | None
+    """Completes the final beliefs of all planners; None for no completed maps."""
 
     def fly(self) -> dict[str, FlightRecord]:
         """Fly all missions with each planner; print what they are, and each planner's time.
@@ -90,7 +93,9 @@ class Comparison:
                 batches = -(-self.missions // env.num_envs)
                 task = bar.add_task(name, total=batches * env.episode_length)
                 counted = _Counted(planner, partial(bar.advance, task))
-                record = evaluate(env, counted, self.missions, self.seed)
+                record = evaluate(
+                    env, counted, self.missions, self.seed, completion=self.completion
+                )
             records[name] = replace(record, planner=name)
             seconds = time.perf_counter() - start
             print(f"{name}: {self.missions} missions in {seconds:.1f} s", flush=True)
@@ -131,7 +136,7 @@ def prepare(
 
     `names`: planners for `make_planner`, and names in `teams`. `checkpoint`: team for `learned`.
     `greedy`: whether trained teams take the most probable actions instead of sampling. Raises
-    ConfigError if a planner or the terrain cannot be created.
+    ConfigError if a planner, the terrain or the map predictor cannot be created.
     """
     teams = teams or {}
     batch = batch_size(config, missions)
@@ -158,7 +163,8 @@ def prepare(
     for name in names:
         kind, team_checkpoint = LEARNED if name in teams else name, teams.get(name, checkpoint)
         planners[name] = make_planner(kind, environments[name], team_checkpoint, greedy)
-    return Comparison(environments, planners, missions, seed, settings, device)
+    completion = make_completion(config, shared.lattice)
+    return Comparison(environments, planners, missions, seed, settings, device, completion)
 
 
 def batch_size(config: Config, missions: int) -> int:

@@ -111,28 +111,29 @@ def _save_panels(figure: Figure, path: Path) -> None:
 
 
 def mission_figure(record: FlightRecord, index: int, path: Path) -> None:
-    """Draw one mission as a PNG: terrain with observed cells, final belief, trajectories in 3-D.
+    """Draw one mission as a PNG: terrain with observed cells, final maps, trajectories in 3-D.
 
     Raises IndexError if the record does not hold the maps of this mission.
     """
     if not 0 <= index < (kept := len(record.truth)):
         raise IndexError(f"mission {index}: the record has maps only of the first {kept} missions")
     record = record.alone(index)
-    figure = new_figure((15.6, 5.8))
-    grid = figure.add_gridspec(1, 3, width_ratios=(1, 1, 1.25))
-    terrain, belief = (figure.add_subplot(grid[0, k]) for k in (0, 1))
-    space = figure.add_subplot(grid[0, 2], projection="3d")
-    draw_terrain(terrain, record)
-    image = draw_map(belief, record.belief[0], record.config, BELIEF_COLOURS)
-    bar = belief.inset_axes((1.03, 0, 0.045, 1))
+    maps = {"Belief after the last reading": (record.belief, "")}
+    if record.completed is not None:
+        maps["Completed map"] = record.completed, "completed_"
+    figure = new_figure((10.8 + 4.8 * len(maps), 6.0))
+    grid = figure.add_gridspec(1, 2 + len(maps), width_ratios=(1, *(1 for _ in maps), 1.25))
+    draw_terrain(figure.add_subplot(grid[0, 0]), record)
+    for number, (title, (values, prefix)) in enumerate(maps.items(), 1):
+        axes = figure.add_subplot(grid[0, number])
+        image = draw_map(axes, values[0], record.config, BELIEF_COLOURS)
+        entropy, f1 = (record.metrics[prefix + name][0, -1] for name in ("roi_entropy", "f1"))
+        _label(axes, record, f"{title}\nROI entropy {entropy:.3f}, F1 {f1:.3f}")
+    bar = axes.inset_axes((1.03, 0, 0.045, 1))
     figure.colorbar(image, cax=bar, label="P(region of interest)")
-    _label(belief, record, "Belief after the last reading")
-    _draw_3d(space, record)
-    entropy, f1 = (record.metrics[name][0, -1].item() for name in ("roi_entropy", "f1"))
-    figure.suptitle(
-        f"{record.planner}: mission {index}, after {record.config.missions.episode_length} moves – "
-        f"ROI entropy {entropy:.3f}, F1 {f1:.3f}"
-    )
+    _draw_3d(figure.add_subplot(grid[0, len(maps) + 1], projection="3d"), record)
+    moves = record.config.missions.episode_length
+    figure.suptitle(f"{record.planner}: mission {index}, after {moves} moves")
     handles: list[Artist] = [
         Line2D([], [], color=colour, linestyle=style, linewidth=2, label=f"UAV {n + 1}")
         for n, (colour, style) in enumerate(uav_lines(record.path.shape[2]))

@@ -26,9 +26,12 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
 from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
+from marl_framework.observations.completion import MapCompletion
 from marl_framework.planners.protocol import Planner
 from marl_framework.stage_timer import StageTimer
 
+COMPLETED = {f"completed_{name}": name for name in ("roi_entropy", "f1", "ece", "brier")}
+"""Metrics of completed maps, after the last round, with those of `map_metrics` that they are."""
 _PLANNER_STREAM = MAX_RANK - 1  # missions use the streams with lower numbers
 
 
@@ -41,7 +44,8 @@ class FlightRecord:
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
     `rmse`, `wrmse`, `mll`, `wmll`, `ece`, `brier` (see `map_metrics`) and `coverage`. Without
-    curves only after the last round, [E, 1]."""
+    curves only after the last round, [E, 1], as always those of completed maps (see `COMPLETED`).
+    """
     episode_return: Tensor
     """Undiscounted return, [E] float32."""
     absolute_return: Tensor
@@ -62,6 +66,8 @@ class FlightRecord:
     """Ground truth of the first M ≤ E missions, [M, R, C] bool."""
     belief: Tensor
     """Final global belief of the first M missions, [M, R, C]."""
+    completed: Tensor | None
+    """`belief` completed, [M, R, C]; None without a completion."""
     film: Tensor
     """Global belief of the first M missions after each round, [M, T + 2, R, C] float16; without
     curves only after the last."""
@@ -154,7 +160,7 @@ class FlightLog:
 
     `start` has the draws for the start of the E missions, `state` the missions at their start. Maps
     of `keep_maps` missions are recorded; None for all. Without `curves`, metrics are only those
-    after the last reading, which saves most of their time.
+    after the last reading, which saves most of their time. `completion` completes the last belief.
     """
 
     def __init__(
@@ -164,9 +170,10 @@ class FlightLog:
         state: MissionState,
         keep_maps: int | None = None,
         curves: bool = True,
+        completion: MapCompletion | None = None,
     ) -> None:
         self._env, self._truth, self._kept = env, state.truth, keep_maps
-        self._curves = curves
+        self._curves, self._completion = curves, completion
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
         self._places: list[Tensor] = []
@@ -207,6 +214,10 @@ class FlightLog:
             self._add_belief(self._belief)
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
+        completed = None if self._completion is None else self._completion(self._belief)
+        if completed is not None:
+            found = map_metrics(completed, self._truth, self._seen, self._inside)
+            metrics |= {name: found[of].unsqueeze(1) for name, of in COMPLETED.items()}
         positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
         path = env.lattice.metres(positions)
         levels = torch.arange(env.lattice.shape[2], device=env.device)
@@ -226,6 +237,7 @@ class FlightLog:
             active=active,
             truth=self._truth[: self._kept].clone(),
             belief=self._belief[: self._kept].clone(),
+            completed=None if completed is None else completed[: self._kept].clone(),
             film=torch.stack(self._film, dim=1),
             missions_per_batch=env.num_envs,
             planning_seconds=[seconds],
@@ -244,6 +256,7 @@ def fly(
     draws: MissionEnvironment | MissionStreams | None = None,
     keep_maps: int | None = None,
     curves: bool = True,
+    completion: MapCompletion | None = None,
 ) -> FlightRecord:
     """Fly the E missions of an environment; record metrics on the device.
 
@@ -256,10 +269,12 @@ def fly(
         draws: source of the missions' random draws; None for `env`.
         keep_maps: number of missions whose ground truth and beliefs are recorded; None for all.
         curves: whether to record metrics after every round, or only after the last.
+        completion: completes the final beliefs; None for no completed maps.
     """
     start = (draws := draws or env).draw_reset()
     state = env.reset(start)
-    timer, log = StageTimer(env.device), FlightLog(env, start, state, keep_maps, curves)
+    timer = StageTimer(env.device)
+    log = FlightLog(env, start, state, keep_maps, curves, completion)
     log.add(state, state.active.clone())
     rewards, absolutes, reward_config = [], [], env.config.experiment.reward
     for _ in range(env.episode_length):
@@ -284,14 +299,15 @@ def evaluate(
     keep_maps: int = 1,
     streams: type[MissionStreams] = MissionStreams,
     curves: bool = True,
+    completion: MapCompletion | None = None,
 ) -> FlightRecord:
     """Fly the missions of an evaluation seed in batches of E; return the record on the CPU.
 
     The missions depend only on configuration, seed (0 ≤ seed < 2**20), split and device type, and
     on a GPU on whether Triton draws the sensor's bits. The actions of a random planner also depend
     on E. `env` must be an environment of `split`; its generator is not used. `keep_maps` is the
-    number of missions whose ground truth and beliefs are recorded; for `curves` see `fly`. Raises
-    ValueError for less than 1 mission.
+    number of missions whose ground truth and beliefs are recorded; for `curves` and `completion`
+    see `fly`. Raises ValueError for less than 1 mission.
     """
     if missions < 1:
         raise ValueError(f"missions must be at least 1, not {missions}")
@@ -300,7 +316,7 @@ def evaluate(
     for first in range(0, missions, env.num_envs):
         draws = streams(env, seed, split, first)
         kept = min(max(keep_maps - first, 0), missions - first)
-        batch = fly(env, planner, generator, draws, kept, curves)
+        batch = fly(env, planner, generator, draws, kept, curves, completion)
         records.append(combined([batch], lambda parts: parts[0].cpu()))
     record: FlightRecord = combined(records, lambda parts: torch.cat(parts)[:missions])
     seconds = [value for each in records for value in each.planning_seconds]

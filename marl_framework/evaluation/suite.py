@@ -20,7 +20,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
-from marl_framework.evaluation.flight import FlightRecord, evaluate
+from marl_framework.evaluation.flight import COMPLETED, FlightRecord, evaluate
 from marl_framework.evaluation.worlds import BASE, VERSION, World
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
@@ -30,7 +30,8 @@ from marl_framework.runs.lock import folder_guard
 POLICIES = (LEARNED, *report.CLASSICAL)  # by default
 SEARCH = "search"  # the only planner whose settings a suite accepts
 SETTINGS = f"experiment.baselines.{SEARCH}."
-SIGNS = report.METRICS | {"ece": -1, "brier": -1}  # all metrics of a flight
+_BELIEF = report.METRICS | {"ece": -1, "brier": -1}
+SIGNS = _BELIEF | {name: _BELIEF[of] for name, of in COMPLETED.items()}  # all metrics of a flight
 _NO_TRAINING = ("compute", "logging", "deployment", "flying")  # sections that change no training
 _DIGITS = 6  # decimals of a mission's value in the files
 
@@ -166,8 +167,9 @@ class Suite:
                 flight, policy = self._prepare(world, flyer), flyer.policy
                 environment, planner = flight.environments[policy], flight.planners[policy]
                 record = evaluate(
-                    environment, planner, self.missions, self.seed, keep_maps=0, curves=False
-                )
+                    environment, planner, self.missions, self.seed, keep_maps=0, curves=False,
+                    completion=flight.completion,
+                )  # fmt: skip
                 blocks = report.mission_blocks(record)
                 self._file(world).parent.mkdir(exist_ok=True)
                 with folder_guard(self.folder):  # another command may fly the same worlds
@@ -218,5 +220,6 @@ class Suite:
 
 def finals(record: FlightRecord) -> dict[str, list[float]]:
     """Return the final value of each mission, by metric."""
-    last = {name: record.metrics[name][:, -1].tolist() for name in SIGNS}
+    known = [name for name in SIGNS if name in record.metrics]
+    last = {name: record.metrics[name][:, -1].tolist() for name in known}
     return {name: [round(value, _DIGITS) for value in values] for name, values in last.items()}

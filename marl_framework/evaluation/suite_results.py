@@ -14,6 +14,7 @@ from torch import Tensor
 
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import report
+from marl_framework.evaluation.flight import COMPLETED
 from marl_framework.evaluation.statistics import interval, worst_tenth
 from marl_framework.evaluation.suite import SEARCH, SIGNS, Flyer, Suite, digest
 from marl_framework.evaluation.worlds import MISSIONS, SEED, VERSION, left_out
@@ -156,7 +157,8 @@ def difference(
 def table(results: Mapping[str, Any]) -> str:
     """Return the tables of `results` as text, with one row per world and policy.
 
-    The second table has the worst tenth of missions and the reliability of beliefs.
+    The second table has the worst tenth of missions and the reliability of beliefs, the third the
+    completed maps.
     """
     changes = ("− best classical [95 %]", "")
     columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
@@ -167,7 +169,7 @@ def table(results: Mapping[str, Any]) -> str:
             cells = [cell for metric in report.METRICS for cell in change_cells(row[metric])]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
-    text = report.as_text(drawn) + _ends_table(results["worlds"])
+    text = report.as_text(drawn) + _ends_table(results["worlds"]) + _completed(results["worlds"])
     lines = [text, *_count_verdicts(results["worlds"])]
     if results["left_out"]:
         lines.append(f"left out: {', '.join(results['left_out'])}")
@@ -176,7 +178,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 def _ends_table(worlds: Mapping[str, Any]) -> str:
     """Return the worst tenths and the reliability of each world and policy, with verdicts."""
-    reliability = [metric for metric in SIGNS if metric not in report.METRICS]
+    reliability = [metric for metric in SIGNS if metric not in {*report.METRICS, *COMPLETED}]
     labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
     labels += [report.LABELS[metric] for metric in reliability]
     title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
@@ -187,6 +189,18 @@ def _ends_table(worlds: Mapping[str, Any]) -> str:
             rows = [row[metric]["worst_tenth"] for metric in report.METRICS]
             rows += [row[metric] for metric in reliability]
             cells = [cell for each in rows for cell in change_cells(each)[::2]]
+            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
+        drawn.add_section()
+    return report.as_text(drawn)
+
+
+def _completed(worlds: Mapping[str, Any]) -> str:
+    """Return the metrics of completed maps in each world, with verdicts."""
+    columns = [header for of in COMPLETED.values() for header in (report.LABELS[of], "")]
+    drawn = report.new_table("Completed maps [95 %]", ("world", "policy"), columns)
+    for name, world in worlds.items():
+        for number, (policy, row) in enumerate(world["summary"].items()):
+            cells = [cell for metric in COMPLETED for cell in change_cells(row[metric])[::2]]
             drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
     return report.as_text(drawn)

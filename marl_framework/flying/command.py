@@ -30,6 +30,7 @@ from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.record import facts_of, recording
 from marl_framework.flying.simulated import World
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.completion import MapCompletion, make_completion
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
@@ -49,6 +50,7 @@ def dry_run(
     environment, entries = MissionEnvironment(config, 1, device, "test"), Entries()
     make = partial(make_planner, options.policy, checkpoint=checkpoint)
     planner, world = make(environment), World(environment, options.seed)
+    completion = make_completion(config, environment.lattice)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
 
     def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
@@ -61,9 +63,11 @@ def dry_run(
         flights: tuple[list[Pilot], DryFlight, DryFlight], run: RunFolder, seconds: float
     ) -> None:
         pilots, flown, simulated = flights
-        write_belief(flown.record.belief[0], flown.moments, environment, run.path / "team")
+        write_maps(
+            flown.record.belief[0], flown.moments, environment, completion, run.path / "team"
+        )
         for pilot in pilots:
-            write_own_belief(pilot, run)
+            write_own_maps(pilot, completion, run)
         if options.html:
             MissionPage({planner.name: flown.record}).write(run.path / "mission.html")
         results = {
@@ -82,15 +86,19 @@ def dry_run(
     return fly_into_run(config, device, options, both, write)
 
 
-def write_own_belief(pilot: Pilot, run: RunFolder) -> None:
+def write_own_maps(pilot: Pilot, completion: MapCompletion | None, run: RunFolder) -> None:
     """Write the belief of a UAV and the places of its readings into the run folder."""
     known = pilot.knowledge
     belief, folder = known.state.beliefs[0, known.uav], run.path / f"uav_{known.uav + 1}"
-    write_belief(belief, [known.moments], known.environment, folder)
+    write_maps(belief, [known.moments], known.environment, completion, folder)
 
 
-def write_belief(
-    belief: Tensor, moments: Sequence[Sequence[Moment]], env: MissionEnvironment, folder: Path
+def write_maps(
+    belief: Tensor,
+    moments: Sequence[Sequence[Moment]],
+    env: MissionEnvironment,
+    completion: MapCompletion | None,
+    folder: Path,
 ) -> None:
     """Write a belief [R, C] and the places of each UAV's readings into a new folder."""
     places = ([moment.place for moment in each] for each in moments)
@@ -98,7 +106,8 @@ def write_belief(
     metres = [env.lattice.metres(track).double().numpy() for track in tracks]
     place, cell = area_place(env.config), env.config.geometry.cell_size
     folder.mkdir()
-    write_survey(Survey(belief.numpy(), metres, (0.0, 0.0), cell, place), folder)
+    completed = None if completion is None else completion(belief.unsqueeze(0))[0].numpy()
+    write_survey(Survey(belief.numpy(), completed, metres, (0.0, 0.0), cell, place), folder)
 
 
 def summary(pilot: Pilot, entries: Entries, start: float = 0.0) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
 from marl_framework.evaluation.mission_page import MissionPage
-from marl_framework.flying.command import Entries, describe, summary, write_own_belief
+from marl_framework.flying.command import Entries, describe, summary, write_own_maps
 from marl_framework.flying.dry_run import (
     area_place,
     check_starts,
@@ -36,6 +36,7 @@ from marl_framework.flying.record import facts_of, recording
 from marl_framework.flying.simulated import World, simulated_hardware
 from marl_framework.flying.zenoh_radio import ZenohRadio
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.completion import make_completion
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
@@ -75,6 +76,7 @@ def fly_one(
     check_starts(world, options.separation)
     facts = facts_of(config, options.policy, checkpoint, options.seed, options.separation)
     facts["time_factor"] = options.time_factor
+    completion = make_completion(config, environment.lattice)
     stopped: list[BaseException] = []
     make = partial(make_planner, options.policy, checkpoint=checkpoint)
     with torch.no_grad():  # compiles kernels before the flight
@@ -108,7 +110,7 @@ def fly_one(
 
         def write(flown: tuple[Pilot, float], run: RunFolder, seconds: float) -> None:
             pilot, ready = flown
-            write_own_belief(pilot, run)
+            write_own_maps(pilot, completion, run)
             done = summary(pilot, entries, ready)
             results = {
                 "planner": options.policy,

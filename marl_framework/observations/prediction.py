@@ -43,6 +43,10 @@ class MapPrediction:
 
     def predict(self, features: Features) -> Tensor:
         """Predict the entropy in the region of interest, [..., X, Y]."""
+        return self.share(features) * features.coarse[..., 1, :, :]
+
+    def share(self, features: Features) -> Tensor:
+        """Predict the share of the entropy that lies in the region of interest, [..., X, Y]."""
         lead, device = features.coarse.shape[:-3], features.coarse.device
         # With channels last the convolutions are a quarter faster, on CPU and GPU.
         maps = [each.flatten(0, len(lead) - 1) for each in features]
@@ -55,7 +59,7 @@ class MapPrediction:
                 logits = torch.cat([self._network(*chunk) for chunk in chunks])
             else:
                 logits = self._network(*maps)
-        return logits.float().sigmoid().unflatten(0, lead) * features.coarse[..., 1, :, :]
+        return logits.float().sigmoid().unflatten(0, lead)
 
 
 def predictor_state(network: MapPredictor, width: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import shapely.affinity
 
 from marl_framework.config.geography import place_at
 from marl_framework.config.loading import load_config
-from marl_framework.deployment.survey_files import Survey, line_geometry, write_image
+from marl_framework.deployment.survey_files import line_geometry, write_image
 from tests.deployment.flying import (
     INTO_UTM,
     MAP,
@@ -67,7 +67,7 @@ def test_a_belief_is_a_geotiff_in_the_system_of_the_map(flown: Path) -> None:
 def test_images_have_north_up(tmp_path: Path) -> None:
     belief = np.zeros((4, 6), np.float32)
     belief[3, 5] = 1  # far right, far up
-    write_image(Survey(belief, [], (0.0, 0.0), (1.0, 1.0), None), tmp_path)
+    write_image(belief, tmp_path / "belief.tiff")
     image = cv2.imread(str(tmp_path / "belief.tiff"), cv2.IMREAD_UNCHANGED)
     assert (image.shape, image.dtype) == ((6, 4), np.float32)
     assert image[0, 3] == image.sum() == 1

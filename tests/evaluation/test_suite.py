@@ -26,7 +26,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FEW = ["--suite", "standard", "--missions", "3", "--policies", "learned,coverage,random"]
 FEW += ["--seed", "7", "--device", "cpu"]
 SEARCH = "experiment.baselines.search"
-MEASURED = {"roi_entropy", "f1", "ece", "brier"}
+BELIEF = ("roi_entropy", "f1", "ece", "brier")
+MEASURED = {*BELIEF, *(f"completed_{metric}" for metric in BELIEF)}
 SEARCHED = ["--policies", "search"]
 
 

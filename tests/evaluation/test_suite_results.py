@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from marl_framework.evaluation import suite_results
+from marl_framework.evaluation.flight import COMPLETED
 from marl_framework.evaluation.statistics import worst_tenth
+from marl_framework.evaluation.suite import SIGNS
 
 
 def test_a_verdict_follows_the_side_of_the_interval() -> None:
@@ -42,7 +44,7 @@ def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
     steady, varying = torch.full((20,), 0.3), torch.linspace(0.1, 0.4, 20)
     entropies = {"learned": varying - 0.05, "information_gain": varying, "coverage": steady}
     finals = {
-        policy: {metric: [values.tolist()] for metric in ("brier", "ece", "f1", "roi_entropy")}
+        policy: {metric: [values.tolist()] for metric in SIGNS}
         for policy, values in entropies.items()
     }
     found = suite_results.summary(finals, None)
@@ -62,6 +64,10 @@ def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
     content = {"suite": "standard", "version": 1, "teams": [], "predictors": [], "left_out": []}
     text = suite_results.table({**content, **sizes, "worlds": {"split": {"summary": found}}})
     _, _, second = text.partition("Worst tenth")
+    second, _, third = second.partition("Completed maps")
+    (line,) = (line for line in third.splitlines() if " information_gain " in line)
+    for metric in COMPLETED:
+        assert suite_results.change_cells(found["information_gain"][metric])[0] in line
     (line,) = (line for line in second.splitlines() if " information_gain " in line)
     shown = suite_results.change_cells(found["information_gain"]["roi_entropy"]["worst_tenth"])
     assert line.split()[1:5] == [*shown[0].split(), "worse"]

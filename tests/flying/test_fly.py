@@ -9,9 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from marl_framework.config.loading import load_config
 from marl_framework.flying.options import main
+from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import read_geotiff
+from marl_framework.observations.completion import make_completion
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -28,10 +32,15 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert results["first_difference"] is None
     assert results["team"] == results["simulator"]
     assert [uav["moves"] for uav in results["uavs"]] == [5, 5, 5]
+    config = load_config(run / "config.yaml")
+    completion = make_completion(config, MissionEnvironment(config, 1, "cpu").lattice)
+    assert completion is not None
     for uav, of_uav in enumerate(results["uavs"]):
         assert printed.count(f"UAV {uav + 1}: 5 moves") == 1
         belief = np.load(run / f"uav_{uav + 1}" / "belief.npy")
         assert 0 <= belief.min() < 0.5 < belief.max() <= 1
+        completed = np.load(run / f"uav_{uav + 1}" / "completed.npy")
+        np.testing.assert_allclose(completed, completion(torch.tensor(belief[None]))[0], atol=1e-6)
         rows = (run / f"uav_{uav + 1}" / "waypoints.csv").read_text().splitlines()
         metres = [5.0 * index for index in of_uav["end"]]
         assert [float(cell) for cell in rows[-1].split(",")[2:]] == [*metres[:2], metres[2] + 5]
