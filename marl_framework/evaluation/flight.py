@@ -22,6 +22,7 @@ from marl_framework.config.model import Config
 from marl_framework.evaluation.metrics import coverage, map_metrics, roi_entropy
 from marl_framework.kernels.cells import covered
 from marl_framework.mission.accuracy import f1
+from marl_framework.mission.camera_noise import CameraNoise
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.no_fly_zones import NoFlyZones
 from marl_framework.mission.seeding import MAX_RANK, MAX_SEED, split_seed
@@ -44,8 +45,8 @@ class FlightRecord:
     metrics: dict[str, Tensor]
     """Metrics of the global belief after each round, by name, [E, T + 2] each: `roi_entropy`, `f1`,
     `rmse`, `wrmse`, `mll`, `wmll`, `ece`, `brier` (see `map_metrics`) and `coverage`. Without
-    curves only after the last round, [E, 1], as always those of completed maps (see `COMPLETED`).
-    """
+    curves only after the last round, [E, 1], as always those of completed maps (see `COMPLETED`)
+    and their `learned_caution`."""
     episode_return: Tensor
     """Undiscounted return, [E] float32."""
     absolute_return: Tensor
@@ -174,6 +175,7 @@ class FlightLog:
     ) -> None:
         self._env, self._truth, self._kept = env, state.truth, keep_maps
         self._curves, self._completion = curves, completion
+        self._noise = CameraNoise(env.camera, env.num_envs)
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
         self._places: list[Tensor] = []
@@ -194,6 +196,8 @@ class FlightLog:
         self._footprints.append(self._env.camera.team_boxes(state.positions, active)[..., :4])
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
         footprints = self._footprints[-1] * read.unsqueeze(-1)  # else empty
+        if self._completion is not None:
+            self._noise.add(state, active)
         self._seen |= cells_in_view(footprints, self._env.camera.shape)
         if self._inside is not None:
             self._seen &= self._inside
@@ -214,10 +218,13 @@ class FlightLog:
             self._add_belief(self._belief)
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
-        completed = None if self._completion is None else self._completion(self._belief)
-        if completed is not None:
+        completed = None
+        if self._completion is not None:
+            caution = self._noise.caution()
+            completed = self._completion(self._belief, caution, self._inside)
             found = map_metrics(completed, self._truth, self._seen, self._inside)
             metrics |= {name: found[of].unsqueeze(1) for name, of in COMPLETED.items()}
+            metrics["learned_caution"] = caution.unsqueeze(1)
         positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
         path = env.lattice.metres(positions)
         levels = torch.arange(env.lattice.shape[2], device=env.device)

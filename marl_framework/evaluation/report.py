@@ -42,6 +42,7 @@ LABELS = {
     "completed_f1": "completed map: F1",
     "completed_ece": "completed map: calibration error",
     "completed_brier": "completed map: Brier score",
+    "learned_caution": "learned caution",
     "path_length": "path length [m]",
     "return": "return",
     "absolute_return": "absolute return",

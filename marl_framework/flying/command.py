@@ -56,16 +56,15 @@ def dry_run(
     def both(run: RunFolder) -> tuple[list[Pilot], DryFlight, DryFlight]:
         with recording(run.path / RECORD, facts) as wrap:
             pilots = make_pilots(world, make, entries.append, options.separation, wrap)
-            flown = fly(world, pilots)
+            flown = fly(world, pilots, completion)
         return pilots, flown, simulate(world, planner)
 
     def write(
         flights: tuple[list[Pilot], DryFlight, DryFlight], run: RunFolder, seconds: float
     ) -> None:
         pilots, flown, simulated = flights
-        write_maps(
-            flown.record.belief[0], flown.moments, environment, completion, run.path / "team"
-        )
+        maps = flown.record.belief, flown.record.completed
+        write_maps(*maps, flown.moments, environment, run.path / "team")
         for pilot in pilots:
             write_own_maps(pilot, completion, run)
         if options.html:
@@ -87,27 +86,31 @@ def dry_run(
 
 
 def write_own_maps(pilot: Pilot, completion: MapCompletion | None, run: RunFolder) -> None:
-    """Write the belief of a UAV and the places of its readings into the run folder."""
+    """Write the maps of a UAV and the places of its readings into the run folder."""
     known = pilot.knowledge
-    belief, folder = known.state.beliefs[0, known.uav], run.path / f"uav_{known.uav + 1}"
-    write_maps(belief, [known.moments], known.environment, completion, folder)
+    belief, completed = known.state.beliefs[:, known.uav], None
+    if completion is not None:
+        inside = known.state.inside if known.state.inside.numel() else None
+        completed = completion(belief, known.noise.caution(), inside)
+    folder = run.path / f"uav_{known.uav + 1}"
+    write_maps(belief, completed, [known.moments], known.environment, folder)
 
 
 def write_maps(
     belief: Tensor,
+    completed: Tensor | None,
     moments: Sequence[Sequence[Moment]],
     env: MissionEnvironment,
-    completion: MapCompletion | None,
     folder: Path,
 ) -> None:
-    """Write a belief [R, C] and the places of each UAV's readings into a new folder."""
+    """Write the maps of one mission, [1, R, C], and the places of readings into a new folder."""
     places = ([moment.place for moment in each] for each in moments)
     tracks = [torch.tensor(each, dtype=torch.int64).view(-1, 3) for each in places]
     metres = [env.lattice.metres(track).double().numpy() for track in tracks]
     place, cell = area_place(env.config), env.config.geometry.cell_size
     folder.mkdir()
-    completed = None if completion is None else completion(belief.unsqueeze(0))[0].numpy()
-    write_survey(Survey(belief.numpy(), completed, metres, (0.0, 0.0), cell, place), folder)
+    maps = belief[0].numpy(), None if completed is None else completed[0].numpy()
+    write_survey(Survey(*maps, metres, (0.0, 0.0), cell, place), folder)
 
 
 def summary(pilot: Pilot, entries: Entries, start: float = 0.0) -> dict[str, Any]:
@@ -124,6 +127,7 @@ def summary(pilot: Pilot, entries: Entries, start: float = 0.0) -> dict[str, Any
         "left": pilot.end,
         "lost": sorted(pilot.peers.lost),
         "dropped": dict(pilot.inbox.dropped),
+        "learned_caution": known.noise.caution().item(),
         "seconds": own[-1]["time"] - start if own else 0.0,
         "end": pilot.place,
     }

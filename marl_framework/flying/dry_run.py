@@ -24,6 +24,7 @@ from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.simulated import World, simulated_hardware
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.completion import MapCompletion
 from marl_framework.planners.protocol import Planner
 
 Wrap = Callable[[Knowledge, Hardware], Hardware]
@@ -146,13 +147,13 @@ def check_starts(world: World, separation: float) -> None:
             )
 
 
-def fly(world: World, pilots: list[Pilot]) -> DryFlight:
-    """Fly all pilots to the end of the mission."""
+def fly(world: World, pilots: list[Pilot], completion: MapCompletion | None = None) -> DryFlight:
+    """Fly all pilots to the end of the mission; the record has the completed map of the team."""
     while not all(pilot.over for pilot in pilots):
         if not any([pilot.advance() for pilot in pilots]):
             world.clock.advance(_TICK)
     sent = [message for message in map(decode, world.sent) if isinstance(message, Reading)]
-    record = record_of(world, sent, world.environment.episode_length, "team")
+    record = record_of(world, sent, world.environment.episode_length, "team", completion)
     return DryFlight([pilot.knowledge.moments for pilot in pilots], record)
 
 
@@ -172,10 +173,16 @@ def simulate(world: World, planner: Planner) -> DryFlight:
     return DryFlight(moments, _without_returns(log, "simulator"))
 
 
-def record_of(world: World, readings: Iterable[Reading], last: int, name: str) -> FlightRecord:
+def record_of(
+    world: World,
+    readings: Iterable[Reading],
+    last: int,
+    name: str,
+    completion: MapCompletion | None = None,
+) -> FlightRecord:
     """Return the record of a mission with these readings, up to move `last`."""
-    env = world.environment
-    state, log = env.empty_state(), FlightLog(env, world.reset, world.start)
+    env, state = world.environment, world.environment.empty_state()
+    log = FlightLog(env, world.reset, world.start, completion=completion)
     for field in ("positions", "inside", "counted"):
         getattr(state, field).copy_(getattr(world.start, field))
     env.blank(state)

@@ -11,6 +11,7 @@ from torch import Tensor
 from marl_framework.flying.messages import Bits, Inbox, Place, Position, Reading
 from marl_framework.kernels.windows import Footprint
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.camera_noise import CameraNoise
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
 
@@ -43,6 +44,7 @@ class Knowledge:
     Attributes:
         state: what the UAV knows now; beliefs of the other UAVs are NaN.
         moments: what it knew after each reading.
+        noise: noise of the readings that it has fused.
     """
 
     def __init__(self, uav: int, environment: MissionEnvironment, start: MissionState) -> None:
@@ -54,6 +56,7 @@ class Knowledge:
         self.state.beliefs.fill_(environment.config.mapping.prior)
         environment.blank(self.state)
         self.moments: list[Moment] = []
+        self.noise = CameraNoise(environment.camera, 1)
 
     def place(self, uav: int) -> Place:
         """Return where a UAV is known to be, lattice indices."""
@@ -90,6 +93,7 @@ class Knowledge:
         state.readings.zero_()
         for sender, reading in taken.items():
             state.readings[0, sender] = lay(camera, reading)
+        self.noise.add(state, frames)
         if env.fields is not None:
             env.fields.clear(state, camera.window_index(Footprint(*view.boxes.unbind(-1))))
         env.fusion.fuse_own(state, view)

@@ -24,8 +24,9 @@ class MapCompletion:
     """Completes beliefs by Bayes' rule, with predicted shares in place of `mapping.prior`.
 
     A predicted share ρ is the probability that an undecided cell around a lattice position lies in
-    the region of interest. Completed log-odds of a cell are logit p - logit prior + logit ρ, with
-    logit ρ interpolated linearly between positions. Predictions are in float32.
+    the region of interest. Completed log-odds of a cell are κ·(logit p - logit prior) + logit ρ,
+    with logit ρ interpolated linearly between positions, and the caution κ. Predictions are in
+    float32.
     """
 
     def __init__(self, config: Config, lattice: Lattice, network: MapPredictor) -> None:
@@ -42,15 +43,22 @@ class MapCompletion:
         ]
 
     @torch.no_grad()
-    def __call__(self, beliefs: Tensor) -> Tensor:
-        """Return the completed maps of beliefs [E, R, C]; cells outside a field stay 0."""
-        return torch.cat([self._complete(part) for (part,) in chunks(beliefs)])
+    def __call__(self, beliefs: Tensor, caution: Tensor, inside: Tensor | None = None) -> Tensor:
+        """Return the completed maps of beliefs, [E, R, C].
 
-    def _complete(self, beliefs: Tensor) -> Tensor:
+        `caution` [E] is as `mapping.caution`, see `CameraNoise.caution`. `inside` marks the cells
+        of a field, [E, R, C] bool; the others become 0.
+        """
+        power = caution[:, None, None].expand(beliefs.shape)
+        parts = chunks(beliefs, power, *(() if inside is None else (inside,)))
+        return torch.cat([self._complete(*part) for part in parts])
+
+    def _complete(self, beliefs: Tensor, caution: Tensor, inside: Tensor | None = None) -> Tensor:
         shares = self._prediction.share(self._view.entropy_maps(beliefs)).logit(MARGIN)
-        change = self._weights[0].mT @ shares @ self._weights[1] - self._prior
-        completed = (clamp_probability(beliefs).logit() + change).sigmoid()
-        return completed.where(beliefs > 0, 0.0)
+        expected = self._weights[0].mT @ shares @ self._weights[1]
+        read = clamp_probability(beliefs).logit() - self._prior
+        completed = (caution * read + expected).sigmoid()
+        return completed if inside is None else completed * inside
 
 
 def make_completion(config: Config, lattice: Lattice) -> MapCompletion | None:

@@ -40,7 +40,9 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
         belief = np.load(run / f"uav_{uav + 1}" / "belief.npy")
         assert 0 <= belief.min() < 0.5 < belief.max() <= 1
         completed = np.load(run / f"uav_{uav + 1}" / "completed.npy")
-        np.testing.assert_allclose(completed, completion(torch.tensor(belief[None]))[0], atol=1e-6)
+        caution = torch.tensor([of_uav["learned_caution"]])
+        expected = completion(torch.tensor(belief[None]), caution)[0]
+        np.testing.assert_allclose(completed, expected, atol=1e-6)
         rows = (run / f"uav_{uav + 1}" / "waypoints.csv").read_text().splitlines()
         metres = [5.0 * index for index in of_uav["end"]]
         assert [float(cell) for cell in rows[-1].split(",")[2:]] == [*metres[:2], metres[2] + 5]

@@ -17,6 +17,7 @@ from marl_framework.flying.pilot import Phase
 from marl_framework.flying.simulated import MissionRadio
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState
+from marl_framework.observations.completion import make_completion
 from marl_framework.planners.protocol import Decision
 from tests.flying.dry import NOMINAL, SEED, config_of, maker, team, world_of
 from tests.flying.faults import Faults, Flight
@@ -89,6 +90,19 @@ def test_uavs_start_and_return_one_after_the_other(tmp_path: Path) -> None:
     assert in_transit == [{0}, {1}, {2}, {0}, {1}, {2}]
     assert all(pilot.end == "mission done" for pilot in flight.pilots)
     finish(flight)
+
+
+def test_uavs_that_hear_everything_learn_the_caution_of_the_team(tmp_path: Path) -> None:
+    worse = {"sensor": {"reality": {"miss": 0.1, "false_alarm": 0.1}}}
+    config = config_of(tmp_path, **EVERYBODY, **worse)
+    world, pilots, _ = team(config, maker("information_gain", config, tmp_path))
+    flown = fly(world, pilots, make_completion(config, world.environment.lattice))
+    cautions = [pilot.knowledge.noise.caution() for pilot in pilots]
+    assert torch.equal(
+        torch.stack(cautions, 1), flown.record.metrics["learned_caution"].expand(1, 3)
+    )
+    assert cautions[0] < 0.9
+    assert flown.record.completed is not None
 
 
 def test_the_team_goes_on_without_a_silent_uav(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation import comparison
+from marl_framework.evaluation.flight import COMPLETED
 from marl_framework.evaluation.metrics import map_metrics
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
@@ -27,13 +28,16 @@ def flown(env: MissionEnvironment) -> torch.Tensor:
     return state.global_belief.clone()
 
 
-@pytest.mark.parametrize("prior", [0.5, 0.3])
-def test_a_predicted_share_between_positions_takes_the_place_of_the_prior(prior: float) -> None:
+@pytest.mark.parametrize(("prior", "caution"), [(0.5, 1.0), (0.3, 0.6)])
+def test_a_predicted_share_between_positions_takes_the_place_of_the_prior(
+    prior: float, caution: float
+) -> None:
     config = small_config(dims=(30.0, 22.0), prior=prior, num_envs=3)
     env = MissionEnvironment(config, 3, "cpu")
     beliefs, network = flown(env), MapPredictor(8).eval()
     torch.nn.init.normal_(network.far[-1].weight, std=200.0)  # some shares beyond the margin
-    found = MapCompletion(config, env.lattice, network)(beliefs).double().numpy()
+    complete = MapCompletion(config, env.lattice, network)
+    found = complete(beliefs, torch.tensor([1.0, caution, caution])).double().numpy()
 
     with torch.no_grad():
         logits = network(*LatticeView(config, env.lattice, PARTS).entropy_maps(beliefs))
@@ -47,21 +51,20 @@ def test_a_predicted_share_between_positions_takes_the_place_of_the_prior(prior:
         along = np.stack([np.interp(x, places[0], row) for row in odds[e].T], 1)
         change = np.stack([np.interp(y, places[1], row) for row in along])
         p = belief.clip(1e-4, 1 - 1e-4)
-        factor = p / (1 - p) * (1 - prior) / prior * np.exp(change)
-        np.testing.assert_allclose(found[e], factor / (1 + factor), atol=2e-5)
+        read = (p / (1 - p) * (1 - prior) / prior) ** (caution if e else 1.0)
+        factor = read * np.exp(change)
+        np.testing.assert_allclose(found[e], factor / (1 + factor), atol=1e-4)
 
 
 def test_cells_outside_a_field_stay_outside() -> None:
     config = load_config("params_fast.yaml", ["environment.field=random"])
-    env = MissionEnvironment(config, 4, "cpu")
-    beliefs = flown(env)
-    completion = make_completion(config, env.lattice)
-    assert completion is not None
-    inside = env.reset().inside
-    assert inside.shape == beliefs.shape
-    completed = completion(beliefs)
-    assert ((completed == 0) == (beliefs == 0)).all()
-    assert (beliefs == 0).any()
+    flights = comparison.prepare(config, torch.device("cpu"), ["random"], 1, 102)
+    record = flights.fly()["random"]
+    assert record.completed is not None
+    assert record.inside is not None
+    assert 0 < record.inside.float().mean() < 1
+    assert (record.completed[~record.inside] == 0).all()
+    assert (record.completed[record.inside] > 0).all()
 
 
 def test_the_included_predictor_corrects_beliefs_of_a_worse_camera() -> None:
@@ -83,7 +86,8 @@ def test_a_record_measures_the_completed_map() -> None:
     assert record.completed is not None
     completion = make_completion(config, flights.environments["random"].lattice)
     assert completion is not None
-    torch.testing.assert_close(record.completed, completion(record.belief))
+    caution = record.metrics["learned_caution"][: len(record.belief), 0]
+    torch.testing.assert_close(record.completed, completion(record.belief, caution))
     seen = record.truth.new_ones(record.completed.shape)  # ROI entropy and F1 need no `seen`
     expected = map_metrics(record.completed, record.truth, seen)
     for name in ("roi_entropy", "f1"):
@@ -102,13 +106,13 @@ def test_another_predictor_or_none_completes(tmp_path: Path) -> None:
     env = MissionEnvironment(own, 2, "cpu")
     beliefs = flown(env)
     completed = [
-        completion(beliefs)
+        completion(beliefs, torch.ones(2))
         for config in (own, small_config())
         if (completion := make_completion(config, env.lattice)) is not None
     ]
     assert not torch.equal(*completed)
     (record,) = comparison.prepare(none, env.device, ["random"], 2, 102).fly().values()
     assert record.completed is None
-    assert not any(name.startswith("completed") for name in record.metrics)
+    assert not {*COMPLETED, "learned_caution"} & record.metrics.keys()
     with pytest.raises(ConfigError, match=r"evaluation\.predictor: .* not a checkpoint of a"):
         comparison.prepare(wrong, env.device, ["random"], 2, 102)

@@ -1,0 +1,79 @@
+"""Caution learned from readings: their noise shows how often the camera errs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from marl_framework.kernels.cells import entropy
+from marl_framework.mission.camera import Camera
+from marl_framework.mission.state import MissionState
+
+_LAGS = (1, 2, 4)  # distances of compared cells
+_LEAST_GROWTH, _SMOOTH_GROWTH = 1.3, 2.0  # of differences between cells at twice the distance
+_SPREAD = 0.05  # standard deviation of real error rates around the assumed ones
+_LOWEST, _HIGHEST = 1e-3, 0.49  # learned error rates
+
+
+class CameraNoise:
+    """Sums over readings that tell the error rate of the camera, by mission and altitude.
+
+    Cells side by side are mostly of one kind, so their readings differ mostly where one is wrong.
+    Readings d cells apart have the correlation (1 - 2e)² - b·d^h, with the error rate e and the
+    borders b; h is 1 for smooth borders and less for rough ones. Three distances determine e, as
+    the nugget of a variogram (Matheron 1963).
+    """
+
+    def __init__(self, camera: Camera, missions: int) -> None:
+        self._camera, self._assumed = camera, camera.error_rates.mean(-1)
+        size = (missions, len(self._assumed), len(_LAGS), 2)
+        self._sums = torch.zeros(size, dtype=torch.float64, device=self._assumed.device)
+
+    def add(self, state: MissionState, taken: Tensor) -> None:
+        """Add the latest readings of the UAVs that took one, [E, N] bool."""
+        readings = state.readings * taken[..., None, None]
+        if state.inside.numel():  # cells outside a field are read without noise
+            cells = self._camera.window_index(self._camera.footprint(state.positions))
+            inside = state.inside.flatten(1).unsqueeze(1).expand(-1, cells.shape[1], -1)
+            readings *= inside.gather(2, cells).view_as(readings)
+        sums = torch.stack([_products(readings, lag) for lag in _LAGS], -2)
+        levels = one_hot(state.positions[..., 2], len(self._assumed)).double()
+        self._sums += torch.einsum("enz,enlk->ezlk", levels, sums)
+
+    def error_rates(self) -> tuple[Tensor, Tensor]:
+        """Return error rates and their weights relative to the assumed ones, [E, Z] float32."""
+        pairs = self._sums[..., 1]
+        near, far, farther = (self._sums[..., 0] / pairs.clamp(min=1)).unbind(-1)
+        change = (near - far).clamp(min=1e-6)
+        growth = ((far - farther) / change).clamp(_LEAST_GROWTH, _SMOOTH_GROWTH)
+        error = (1 - (near + change / (growth - 1)).clamp(0, 1).sqrt()) / 2
+        # Of the extrapolation, for smooth borders: (2·near - far) has five times the variance.
+        certain = (1 - 2 * self._assumed).double()
+        variance = 5 * (1 - certain**4) / (pairs[..., 0].clamp(min=1) * (4 * certain).square())
+        weight = (pairs[..., 0] > 0) * _SPREAD**2 / (_SPREAD**2 + variance)
+        return error.float(), weight.float()
+
+    def caution(self) -> Tensor:
+        """Return the `mapping.caution` that the readings suggest, [E]; 1 if they have no noise.
+
+        It is the mean over altitudes, weighted by the information that the readings should have.
+        """
+        error, weight = self.error_rates()
+        learned = self._assumed.lerp(error, weight).clamp(_LOWEST, _HIGHEST)
+        power = learned.logit() / self._assumed.logit()
+        information = self._sums[..., 0, 1] * weight * (1 - entropy(self._assumed))
+        total = information.sum(1)
+        mean = (power * information).sum(1) / total.clamp(min=1e-9)
+        return mean.where(total > 0, 1.0).clamp(max=1).float()
+
+
+def _products(readings: Tensor, lag: int) -> Tensor:
+    """Return the sum of products of readings `lag` cells apart, and their number, [..., 2]."""
+    rows = readings[..., lag:, :] * readings[..., :-lag, :]
+    cols = readings[..., lag:] * readings[..., :-lag]
+    sums = (
+        each.sum((-2, -1), dtype=torch.float64) for each in (rows, cols, rows.abs(), cols.abs())
+    )
+    rows_sum, cols_sum, row_pairs, col_pairs = sums
+    return torch.stack((rows_sum + cols_sum, row_pairs + col_pairs), -1)
