@@ -23,6 +23,7 @@ from .evaluation.flight import FlightRecord as FlightRecord, fly as fly
 from .evaluation.mission_page import MissionPage as MissionPage
 from .exporting.portable import PortableActor as PortableActor, PortableTeam as PortableTeam
 from .mission.camera import Camera as Camera
+from .mission.camera_noise import CameraNoise as CameraNoise
 from .mission.state import ResetDraws as ResetDraws, StepDraws as StepDraws
 from .mission.environment import (
     MissionEnvironment as MissionEnvironment,
@@ -37,6 +38,10 @@ from .mission.terrains.mixture import TerrainKind as TerrainKind
 from .networks.convolutional import ConvolutionalNetwork as ConvolutionalNetwork
 from .networks.registry import make_actor as make_actor
 from .observations.builder import ObservationBuilder as ObservationBuilder
+from .observations.completion import (
+    MapCompletion as MapCompletion,
+    make_completion as make_completion,
+)
 from .observations.task import MissionTask as MissionTask
 from .planners import (
     CoveragePlanner as CoveragePlanner,

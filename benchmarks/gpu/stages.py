@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = "tests/data/replay"
 TESTS = (
     *(f"tests/{name}.py" for name in ("test_device", "test_stage_timer")),
-    "tests/planners/test_planners.py",
+    *("tests/planners/test_planners.py", "tests/observations/test_completion.py"),
     "tests/exporting/test_portable.py",
     *(f"tests/training/test_{name}.py" for name in ("cuda_graphs", "hardware", "logging")),
     "tests/kernels/test_triton.py",

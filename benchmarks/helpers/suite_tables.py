@@ -9,10 +9,13 @@ import torch
 
 from benchmarks.helpers.page_tables import BALANCED, FINE_TUNED, Json
 from benchmarks.helpers.text import markdown
+from marl_framework.evaluation.flight import COMPLETED
 from marl_framework.evaluation.report import METRICS, with_interval
+from marl_framework.evaluation.suite import SIGNS
 from marl_framework.evaluation.suite_results import counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
+_COMPLETED = ("ROI entropy [bit]", "F1", "calibration error", "Brier score")
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
 _TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
 """A task of `benchmarks.learning.stages`, and the corresponding world of the suite."""
@@ -54,7 +57,7 @@ def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
 
 
 def rough(results: Json) -> str:
-    """Return means, worst tenths and reliability of all policies, in all flown worlds."""
+    """Return means, worst tenths and reliability of all beliefs, in all flown worlds."""
     columns = (
         "ROI entropy [bit]",
         "worst tenth",
@@ -75,6 +78,74 @@ def rough(results: Json) -> str:
             label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
             rows.append(("" if number else f"`{name}`", label, *cells))
     return markdown(("world", "policy", *columns), rows)
+
+
+def rough_completed(results: Json) -> str:
+    """Return the metrics of all completed maps, in all flown worlds."""
+    rows = []
+    for name, world in results["worlds"].items():
+        for number, (policy, row) in enumerate(world["summary"].items()):
+            label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
+            cells = (
+                f"{row[metric]['mean']:.3f} → {row[completed]['mean']:.3f}"
+                for completed, metric in COMPLETED.items()
+            )
+            rows.append(("" if number else f"`{name}`", label, *cells))
+    return markdown(("world", "policy", *_COMPLETED), rows)
+
+
+def completed(results: Json) -> str:
+    """Return what completion changes for the learned teams in all flown worlds."""
+    rows = []
+    for name, world in results["worlds"].items():
+        finals, cells = world["finals"]["learned"], []
+        for done, metric in COMPLETED.items():
+            before, after = (torch.tensor(finals[key]) for key in (metric, done))
+            blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
+            change = difference(after, before, "belief", SIGNS[metric], blocks)
+            means = f"{before.mean():.3f} → {after.mean():.3f}"
+            cells.append(f"{means} {change['verdict']}")
+        rows.append((f"`{name}`", *cells))
+    return markdown(("world", *_COMPLETED), rows)
+
+
+def completed_planners(results: Json) -> str:
+    """Return counts of worlds where completed maps beat those of all classical planners."""
+    rows = []
+    for policy, label in (("learned", _STUDENT), ("search", "`search`")):
+        worlds = results["worlds"].values()
+        counts = (
+            counted([world["summary"][policy][done]["difference"]["verdict"] for world in worlds])
+            for done in COMPLETED
+        )
+        rows.append((label, str(len(worlds)), *counts))
+    return markdown(("policy", "worlds", *_COMPLETED), rows)
+
+
+def completed_days(ours: Json, earlier: Json) -> str:
+    """Return the differences of the students' completed maps to other maps of the same missions."""
+    rows = []
+    for name, world in ours["worlds"].items():
+        flights = {"earlier student": earlier["worlds"][name]["finals"]["learned"]}
+        flights |= {p.replace("_", " "): f for p, f in world["finals"].items() if p != "learned"}
+        maps = {"belief of the earlier student": flights["earlier student"]}
+        maps |= {f"completed map of {label}": _of_completed(f) for label, f in flights.items()}
+        student, summary = _of_completed(world["finals"]["learned"]), world["summary"]["learned"]
+        means = " / ".join(f"{summary[f'completed_{m}']['mean']:.3f}" for m in METRICS)
+        for number, (label, theirs) in enumerate(maps.items()):
+            pairs = (
+                _differences(student, theirs, world["blocks"], label, worst)
+                for worst in (False, True)
+            )
+            cells = [_change(each) for pair in zip(*pairs, strict=True) for each in pair]
+            rows.append(("" if number else f"`{name}`: {means}", label, *cells))
+    header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
+    return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
+
+
+def _of_completed(finals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of completed maps under the names of beliefs' metrics."""
+    return {metric: finals[done] for done, metric in COMPLETED.items()}
 
 
 def rough_teams(ours: Json, earlier: Json) -> str:

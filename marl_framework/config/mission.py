@@ -314,8 +314,10 @@ class SearchConfig(PlannerConfig):
 
     predictor: types.Predictor = types.PRETRAINED_PREDICTOR
     """Trained predictor: run folder, checkpoint file, or the included predictor."""
+    target: Literal["roi", "map"] = "roi"
+    """What plans reduce: entropy expected in the ROI, or doubt left in the completed map."""
     outside_weight: types.Share = 0.0
-    """Weight of the expected entropy outside the ROI; a positive weight improves F1."""
+    """Weight of the expected entropy outside the ROI; a positive weight improves F1. For `roi`."""
     plan_memory: types.Share = 0.9
     """Weight of a plan one move after reception; 0 = only plans received now count."""
     presumed_share: types.Share = 0.7

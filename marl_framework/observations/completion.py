@@ -43,12 +43,16 @@ class MapCompletion:
         ]
 
     @torch.no_grad()
-    def __call__(self, beliefs: Tensor, caution: Tensor, inside: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, beliefs: Tensor, caution: Tensor | None = None, inside: Tensor | None = None
+    ) -> Tensor:
         """Return the completed maps of beliefs, [E, R, C].
 
-        `caution` [E] is as `mapping.caution`, see `CameraNoise.caution`. `inside` marks the cells
-        of a field, [E, R, C] bool; the others become 0.
+        `caution` [E] is as `mapping.caution`, see `CameraNoise.caution`; None for 1. `inside` marks
+        the cells of a field, [E, R, C] bool; the others become 0.
         """
+        if caution is None:
+            caution = beliefs.new_ones(len(beliefs))
         power = caution[:, None, None].expand(beliefs.shape)
         parts = chunks(beliefs, power, *(() if inside is None else (inside,)))
         return torch.cat([self._complete(*part) for part in parts])

@@ -30,24 +30,24 @@ def flown(env: MissionEnvironment) -> torch.Tensor:
 
 @pytest.mark.parametrize(("prior", "caution"), [(0.5, 1.0), (0.3, 0.6)])
 def test_a_predicted_share_between_positions_takes_the_place_of_the_prior(
-    prior: float, caution: float
+    prior: float, caution: float, device: torch.device
 ) -> None:
     config = small_config(dims=(30.0, 22.0), prior=prior, num_envs=3)
-    env = MissionEnvironment(config, 3, "cpu")
-    beliefs, network = flown(env), MapPredictor(8).eval()
+    env = MissionEnvironment(config, 3, device)
+    beliefs, network = flown(env), MapPredictor(8).eval().to(device)
     torch.nn.init.normal_(network.far[-1].weight, std=200.0)  # some shares beyond the margin
     complete = MapCompletion(config, env.lattice, network)
-    found = complete(beliefs, torch.tensor([1.0, caution, caution])).double().numpy()
+    found = complete(beliefs, torch.tensor([1.0, caution, caution], device=device)).cpu().numpy()
 
     with torch.no_grad():
         logits = network(*LatticeView(config, env.lattice, PARTS).entropy_maps(beliefs))
-    shares = logits.double().sigmoid().clamp(MARGIN, 1 - MARGIN).numpy()
+    shares = logits.double().sigmoid().clamp(MARGIN, 1 - MARGIN).cpu().numpy()
     assert (shares == MARGIN).any()
     odds = np.log(shares / (1 - shares))
     (rows, cols), (res_x, res_y) = config.geometry.map_shape, config.geometry.cell_size
     x, y = ((np.arange(n) + 0.5) * res for n, res in ((rows, res_x), (cols, res_y)))
     places = [5.0 * np.arange(n) for n in env.lattice.shape[:2]]
-    for e, belief in enumerate(beliefs.double().numpy()):
+    for e, belief in enumerate(beliefs.double().cpu().numpy()):
         along = np.stack([np.interp(x, places[0], row) for row in odds[e].T], 1)
         change = np.stack([np.interp(y, places[1], row) for row in along])
         p = belief.clip(1e-4, 1 - 1e-4)
@@ -106,7 +106,7 @@ def test_another_predictor_or_none_completes(tmp_path: Path) -> None:
     env = MissionEnvironment(own, 2, "cpu")
     beliefs = flown(env)
     completed = [
-        completion(beliefs, torch.ones(2))
+        completion(beliefs)
         for config in (own, small_config())
         if (completion := make_completion(config, env.lattice)) is not None
     ]

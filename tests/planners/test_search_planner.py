@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import load_config
 from marl_framework.config.mission import SearchConfig
+from marl_framework.evaluation import comparison
 from marl_framework.evaluation.flight import evaluate
 from marl_framework.kernels.cells import entropy
 from marl_framework.mission.environment import MissionEnvironment
@@ -104,6 +106,28 @@ def test_the_prediction_is_a_share_of_the_open_entropy(
     assert (inside >= 0).all()
     assert (inside <= everything + 1e-6).all()
     torch.testing.assert_close(left, inside + weight * (everything - inside))
+
+
+def test_doubt_is_open_entropy_whose_kind_is_open() -> None:
+    env = environment()
+    state = flown(env)
+    view = LatticeView(env.config, env.lattice, PARTS)
+    inside = PredictedMap(view, untrained(), "float32").left(state).double()
+    everything = view.sums(entropy(state.beliefs)).double()
+    share = (inside / everything).clamp(1e-4, 1 - 1e-4)
+    unsure = -(share * share.log2() + (1 - share) * (1 - share).log2())
+    doubt = PredictedMap(view, untrained(), "float32", doubt=True).left(state)
+    torch.testing.assert_close(doubt.double(), everything * unsure, atol=1e-5, rtol=1e-4)
+
+
+def test_a_search_for_the_map_completes_more_of_it() -> None:
+    found = {}
+    for target in ("roi", "map"):
+        key = f"experiment.baselines.search.target={target}"
+        config = load_config("params_fast.yaml", [key, "sensor.simulation.kinds=[landscape]"])
+        flights = comparison.prepare(config, torch.device("cpu"), ["search"], 16, 102)
+        found[target] = flights.fly()["search"].metrics["completed_f1"].mean()
+    assert found["map"] > found["roi"] + 0.01
 
 
 class BeliefMap:

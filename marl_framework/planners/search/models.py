@@ -38,7 +38,9 @@ class TrueMap:
 class PredictedMap(MapPrediction):
     """Prediction from each UAV's own belief; see `MapPrediction`.
 
-    `outside_weight` (0 to 1) is the weight of entropy expected outside the region of interest.
+    `outside_weight` (0 to 1) is the weight of entropy expected outside the region of interest. With
+    `doubt`, the expected entropy is that of the completed map instead, see `MapCompletion`: open
+    entropy times the entropy of its predicted share.
     """
 
     knows_all_plans = False
@@ -49,9 +51,10 @@ class PredictedMap(MapPrediction):
         network: MapPredictor,
         precision: str = "auto",
         outside_weight: float = 0.0,
+        doubt: bool = False,
     ) -> None:
         super().__init__(view, network, precision)
-        self._outside_weight = outside_weight
+        self._outside_weight, self._doubt = outside_weight, doubt
 
     def left(self, state: MissionState, windows: Windows | None = None) -> Tensor:
         """Return the expected entropy around lattice positions; see `TrueMap.left`."""
@@ -59,4 +62,7 @@ class PredictedMap(MapPrediction):
         if windows is not None:
             fine = windows.cut(seen.fine, state.positions, PARTS)
             seen = Features(fine, windows.cut(seen.coarse, state.positions))
-        return self.predict(seen).lerp(seen.coarse[..., 1, :, :], self._outside_weight)
+        open_entropy = seen.coarse[..., 1, :, :]
+        if self._doubt:
+            return open_entropy * entropy(self.share(seen))
+        return self.predict(seen).lerp(open_entropy, self._outside_weight)

@@ -156,7 +156,9 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     settings, compute = environment.config.experiment.baselines.search, environment.config.compute
     view = LatticeView(environment.config, environment.lattice, PARTS)
     network = place(load_predictor(settings.predictor, _PREDICTOR), compute, environment.device)
-    model = PredictedMap(view, network, compute.precision, settings.outside_weight)
+    model = PredictedMap(
+        view, network, compute.precision, settings.outside_weight, settings.target == "map"
+    )
     return SearchPlanner("search", view, model, BeamSearch(view, settings.beams), settings)
 
 
