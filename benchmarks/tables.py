@@ -84,6 +84,7 @@ _WORKERS = tuple(
 )
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 _TEAMS = ("suite_student_teams", "suite_search_teams")
+_COMPLETED = ("suite_completed", "suite_completed_map")
 _ROUGH = ("suite_rough_student", "suite_rough_earlier_student")
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
@@ -153,7 +154,8 @@ TABLES = {
     "rough": Table(("suite_rough",), suites.rough),
     "rough_completed": Table(("suite_rough",), suites.rough_completed),
     "completed": Table(("suite_completed",), suites.completed),
-    "completed_planners": Table(("suite_completed",), suites.completed_planners),
+    "completed_planners": Table(_COMPLETED, suites.completed_planners),
+    "completed_verdicts": Table(_COMPLETED, suites.completed_verdicts),
     "completed_days": Table(_ROUGH, suites.completed_days),
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),

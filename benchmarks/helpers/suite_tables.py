@@ -109,16 +109,32 @@ def completed(results: Json) -> str:
     return markdown(("world", *_COMPLETED), rows)
 
 
-def completed_planners(results: Json) -> str:
-    """Return counts of worlds where completed maps beat those of all classical planners."""
+def completed_planners(results: Json, for_map: Json) -> str:
+    """Return F1 of completed maps by policy; `for_map` has the flights with `target` map."""
     rows = []
-    for policy, label in (("learned", _STUDENT), ("search", "`search`")):
-        worlds = results["worlds"].values()
+    for name, world in results["worlds"].items():
+        policies = {"map": for_map["worlds"][name]["summary"]["search"], **world["summary"]}
+        shown = ("map", "search", "learned", "information_gain", "coverage")
+        values = [policies[policy]["completed_f1"]["mean"] for policy in shown]
+        best = f"{max(values):.3f}"
+        cells = (f"**{f1}**" if f1 == best else f1 for f1 in (f"{v:.3f}" for v in values))
+        rows.append((f"`{name}`", *cells))
+    columns = ("`search`, `target: map`", "`search`", _STUDENT, "information gain", "coverage")
+    return markdown(("world", *columns), rows)
+
+
+def completed_verdicts(results: Json, for_map: Json) -> str:
+    """Return counts of worlds where completed maps beat those of the best classical planner."""
+    flights = {"`search`, `target: map`": (for_map, "search"), "`search`": (results, "search")}
+    flights[_STUDENT] = results, "learned"
+    rows = []
+    for label, (file, policy) in flights.items():
+        summaries = [world["summary"][policy] for world in file["worlds"].values()]
         counts = (
-            counted([world["summary"][policy][done]["difference"]["verdict"] for world in worlds])
+            counted([summary[done]["difference"]["verdict"] for summary in summaries])
             for done in COMPLETED
         )
-        rows.append((label, str(len(worlds)), *counts))
+        rows.append((label, str(len(summaries)), *counts))
     return markdown(("policy", "worlds", *_COMPLETED), rows)
 
 
@@ -126,10 +142,12 @@ def completed_days(ours: Json, earlier: Json) -> str:
     """Return the differences of the students' completed maps to other maps of the same missions."""
     rows = []
     for name, world in ours["worlds"].items():
-        flights = {"earlier student": earlier["worlds"][name]["finals"]["learned"]}
-        flights |= {p.replace("_", " "): f for p, f in world["finals"].items() if p != "learned"}
-        maps = {"belief of the earlier student": flights["earlier student"]}
-        maps |= {f"completed map of {label}": _of_completed(f) for label, f in flights.items()}
+        before = earlier["worlds"][name]["finals"]["learned"]
+        maps = {
+            "belief of the earlier student": before,
+            "its completed map": _of_completed(before),
+            "that of information gain": _of_completed(world["finals"]["information_gain"]),
+        }
         student, summary = _of_completed(world["finals"]["learned"]), world["summary"]["learned"]
         means = " / ".join(f"{summary[f'completed_{m}']['mean']:.3f}" for m in METRICS)
         for number, (label, theirs) in enumerate(maps.items()):
