@@ -150,10 +150,21 @@ def _policy_data(
     return {
         "name": name,
         "belief": _pack(changes),
+        "completed": _completed_data(record, shape),
         "readings": record.active[0].sum(0).tolist(),
         "path": _repeat_last(record.path[0], rounds - 1).transpose(0, 1).tolist(),
         **{name: values.double().numpy().round(4).tolist() for name, values in curves.items()},
     }
+
+
+def _completed_data(record: FlightRecord, shape: tuple[int, int]) -> dict[str, Any] | None:
+    """Return the completed map and its metrics; None without one."""
+    if record.completed is None:
+        return None
+    levels = (_average_maps(record.completed[0], shape) * _LEVELS).round().byte().numpy()
+    names = {"entropy": "roi_entropy", "f1": "f1", "ece": "ece"}
+    values = {key: record.metrics[f"completed_{of}"][0, -1].item() for key, of in names.items()}
+    return {"map": _pack(levels), **values}
 
 
 def _repeat_last(values: Tensor, rounds: int) -> Tensor:

@@ -70,6 +70,12 @@ def test_a_page_holds_the_mission(page: Path, records: dict[str, FlightRecord]) 
         for metric in ("f1", "ece", "brier"):
             np.testing.assert_allclose(policy[metric], record.metrics[metric][0], atol=1e-4)
         np.testing.assert_allclose(policy["entropy"], record.metrics["roi_entropy"][0], atol=1e-4)
+        assert record.completed is not None
+        completed = unpacked(policy["completed"]["map"]).reshape(shape[1:]) / 100
+        np.testing.assert_allclose(completed, record.completed[0], atol=0.006)
+        for metric, key in (("f1", "f1"), ("roi_entropy", "entropy"), ("ece", "ece")):
+            expected = record.metrics[f"completed_{metric}"][0].item()
+            assert policy["completed"][key] == pytest.approx(expected)
         seen = np.array(policy["footprints"])  # x0, x1, y0, y1
         assert seen.shape == (3, record.config.missions.episode_length + 1, 4)
         x = path[..., 0].numpy()
@@ -261,6 +267,31 @@ def test_the_true_border_is_shown_if_asked_for(page: Path) -> None:
     """
     found = said(opened(page, NOTE + script)[0])
     assert (found["before"], found["after"]) == ("0", "2")
+
+
+@needs_browser
+def test_completed_maps_are_shown_if_asked_for(
+    page: Path, records: dict[str, FlightRecord], tmp_path: Path
+) -> None:
+    script = """
+    const status = () => document.getElementById("status").textContent;
+    move(6); const last = pixels(1);
+    move(2); const early = pixels(1);
+    const box = document.getElementById("completed"); say("hidden", box.parentElement.hidden);
+    box.click(); say("at", slider.value); say("changed", pixels(1) !== last); say("text", status());
+    move(2); say("early", pixels(1) === early);
+    move(6); box.click(); say("back", pixels(1) === last);
+    """
+    dom, console = opened(page, NOTE + script)
+    assert console == []
+    found = said(dom)
+    assert (found["hidden"], found["at"]) == ("false", "6")
+    assert (found["changed"], found["early"], found["back"]) == ("true", "true", "true")
+    f1 = records["coverage"].metrics["completed_f1"][0].item()
+    assert re.search(rf"coverage: completed map: entropy [\d.]+ bit, F1 {f1:.3f}", found["text"])
+    without = {name: replace(record, completed=None) for name, record in records.items()}
+    MissionPage(without).write(tmp_path / "without.html")
+    assert said(opened(tmp_path / "without.html", NOTE + script)[0])["hidden"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,13 @@ async function start() {
   const beliefs = await Promise.all(
     mission.policies.map(async (policy) => summed(await inflate(policy.belief))),
   );
+  const completed = await Promise.all(
+    mission.policies.map(
+      async ({ completed: done }) => done && { ...done, map: await inflate(done.map) },
+    ),
+  );
+  const whole = byId("completed");
+  whole.parentElement.hidden = !completed.some(Boolean);
   const palette = mission.colours.map(rgb);
   const terrain = KNOWN && mapFigure("Terrain", "Terrain: where the region of interest is");
   if (KNOWN) terrain.note.textContent = "the truth, unknown to the UAVs";
@@ -305,14 +312,16 @@ async function start() {
     byId("reading").textContent = said;
     slider.setAttribute("aria-valuetext", said);
     const values = mission.policies.map((policy, k) => {
+      const done = whole.checked && reading === LAST ? completed[k] : null;
       const belief = beliefs[k].subarray(reading * CELLS, (reading + 1) * CELLS);
-      paint(panels[k].canvas, belief, palette);
+      paint(panels[k].canvas, done ? done.map : belief, palette);
       drawTeam(panels[k].layer, policy, reading);
       const [entropy, f1, ece] = ["entropy", "f1", "ece"].map((name) =>
-        policy[name][reading].toFixed(3),
+        (done ? done[name] : policy[name][reading]).toFixed(3),
       );
       const metrics = `entropy ${entropy} bit, F1 ${f1}, calibration error ${ece}`;
-      const note = KNOWN ? metrics : `readings: ${policy.readings.join(", ")}`;
+      const shown = KNOWN ? metrics : `readings: ${policy.readings.join(", ")}`;
+      const note = done ? `completed map: ${shown}` : shown;
       panels[k].note.textContent = note;
       return `${policy.name}: ${note}`;
     });
@@ -363,6 +372,10 @@ async function start() {
   slider.addEventListener("change", () => history.replaceState(null, "", `#${slider.value}`));
   byId("play").addEventListener("click", () => play(timer === null));
   byId("border").addEventListener("change", border);
+  whole.addEventListener("change", () => {
+    if (whole.checked) slider.value = LAST; // only the last belief is completed
+    show();
+  });
   dark.addEventListener("change", theme);
   addEventListener("hashchange", follow);
   addEventListener("keydown", (event) => {
