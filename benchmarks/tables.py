@@ -57,7 +57,7 @@ _PRINTED = {
             *("ablation", "predicted", "stages", "algorithms", "no_fly"),
             *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
             *("ranks", "utilisation", "network_types", "planners", "pilot"),
-            *("fields", "fields-larger", "fields-repeated", "fields-lakes"),
+            *("cameras", "fields", "fields-larger", "fields-repeated", "fields-lakes"),
         )
     },
     **{

@@ -125,6 +125,8 @@ class EvaluationConfig(types.Section):
     """Criterion of the best checkpoint and `patience`: lowest ROI entropy, highest F1 or return."""
     predictor: types.Text | None = "pretrained:rough_predictor"
     """Map predictor that completes maps: run folder, checkpoint or included one; None = none."""
+    caution: types.Rate | None = None
+    """Caution of completed maps, as `mapping.caution`; None = learned from readings."""
 
 
 class NetworkConfig(types.Section):

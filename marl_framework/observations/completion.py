@@ -33,7 +33,7 @@ class MapCompletion:
         self._view = LatticeView(config, lattice, PARTS)
         self._prediction = MapPrediction(self._view, network, "float32")
         prior = config.mapping.prior
-        self._prior = math.log(prior / (1 - prior))
+        self._prior, self._caution = math.log(prior / (1 - prior)), config.evaluation.caution
         device, spacing = lattice.offsets.device, config.experiment.constraints.spacing
         self._weights = [
             _interpolation(positions, cells, size / spacing).to(device)
@@ -48,11 +48,12 @@ class MapCompletion:
     ) -> Tensor:
         """Return the completed maps of beliefs, [E, R, C].
 
-        `caution` [E] is as `mapping.caution`, see `CameraNoise.caution`; None for 1. `inside` marks
-        the cells of a field, [E, R, C] bool; the others become 0.
+        `caution` [E] is as `mapping.caution`, see `CameraNoise.caution`; None for 1. If
+        `evaluation.caution` is set, it is used instead. `inside` marks the cells of a field,
+        [E, R, C] bool; the others become 0.
         """
-        if caution is None:
-            caution = beliefs.new_ones(len(beliefs))
+        if caution is None or self._caution is not None:
+            caution = beliefs.new_full((len(beliefs),), self._caution or 1.0)
         power = caution[:, None, None].expand(beliefs.shape)
         parts = chunks(beliefs, power, *(() if inside is None else (inside,)))
         return torch.cat([self._complete(*part) for part in parts])
