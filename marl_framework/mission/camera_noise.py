@@ -13,7 +13,7 @@ from marl_framework.mission.state import MissionState
 _LAGS = (1, 2, 4)  # distances of compared cells
 _LEAST_GROWTH, _SMOOTH_GROWTH = 1.3, 2.0  # of differences between cells at twice the distance
 _SPREAD = 0.05  # standard deviation of real error rates around the assumed ones
-_LOWEST, _HIGHEST = 1e-3, 0.49  # learned error rates
+_LOWEST, _HIGHEST = 1e-3, 0.49  # limits of assumed and learned error rates
 
 
 class CameraNoise:
@@ -26,7 +26,8 @@ class CameraNoise:
     """
 
     def __init__(self, camera: Camera, missions: int) -> None:
-        self._camera, self._assumed = camera, camera.error_rates.mean(-1)
+        self._camera = camera
+        self._assumed = camera.error_rates.mean(-1).clamp(_LOWEST, _HIGHEST)
         size = (missions, len(self._assumed), len(_LAGS), 2)
         self._sums = torch.zeros(size, dtype=torch.float64, device=self._assumed.device)
 
@@ -51,7 +52,8 @@ class CameraNoise:
         # Of the extrapolation, for smooth borders: (2·near - far) has five times the variance.
         certain = (1 - 2 * self._assumed).double()
         variance = 5 * (1 - certain**4) / (pairs[..., 0].clamp(min=1) * (4 * certain).square())
-        weight = (pairs[..., 0] > 0) * _SPREAD**2 / (_SPREAD**2 + variance)
+        comparable = (pairs > 0).all(-1)  # small footprints lack cells that are far apart
+        weight = comparable * _SPREAD**2 / (_SPREAD**2 + variance)
         return error.float(), weight.float()
 
     def caution(self) -> Tensor:

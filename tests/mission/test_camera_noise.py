@@ -93,3 +93,19 @@ def test_without_readings_nothing_is_learned() -> None:
     assert noise.caution().tolist() == [1, 1, 1]
     noise.add(state, torch.zeros_like(state.active))
     assert noise.caution().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("model.table={5: 1.0e-6, 15: 1.0e-6}",),  # precise
+        ("model.type=exponential", "model.coeff_a=0.5", "model.coeff_b=1.5"),  # blind at 15 m
+        ("pixel.number_x=4", "pixel.number_y=4"),  # no cells 4 apart at 5 m
+    ],
+)
+def test_a_camera_as_assumed_is_trusted(changes: tuple[str, ...]) -> None:
+    overrides = [f"sensor.{change}" for change in ("simulation.kinds=[landscape]", *changes)]
+    low = "experiment.constraints.max_altitude=5"
+    overrides += [low] if changes[0].startswith("pixel") else []
+    noise = flown(MissionEnvironment(load_config("params.yaml", overrides), 4, "cpu"), 6)
+    assert noise.caution().min() > 0.9
