@@ -113,6 +113,7 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
         tree["experiment"].pop("title")
         tree["experiment"]["baselines"][SEARCH].pop("predictor")
         tree["networks"].pop("predictor")
+        tree["evaluation"].pop("predictor")
         tree["learning"].pop("teacher")
         tree["distillation"].pop("teachers")
         return seed, {k: v for k, v in tree.items() if k not in _NO_TRAINING}

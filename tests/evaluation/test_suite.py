@@ -285,7 +285,8 @@ def test_the_worlds_are_those_of_the_published_results() -> None:
 
 
 def test_each_seed_may_have_predictors_and_teachers_of_its_own(tmp_path: Path) -> None:
-    own = ("networks.predictor", f"{SEARCH}.predictor", "learning.teacher.run")
+    own = ["learning.teacher.run"]
+    own += [f"{part}.predictor" for part in ("networks", "evaluation", SEARCH)]
     given = [
         team(tmp_path / f"{seed}.pt", seed, *(f"{key}=runs/{seed}" for key in own))
         for seed in (3, 4)
