@@ -124,18 +124,31 @@ def completed_planners(results: Json, for_map: Json) -> str:
 
 
 def completed_verdicts(results: Json, for_map: Json) -> str:
-    """Return counts of worlds where completed maps beat those of the best classical planner."""
-    flights = {"`search`, `target: map`": (for_map, "search"), "`search`": (results, "search")}
-    flights[_STUDENT] = results, "learned"
-    rows = []
-    for label, (file, policy) in flights.items():
-        summaries = [world["summary"][policy] for world in file["worlds"].values()]
-        counts = (
-            counted([summary[done]["difference"]["verdict"] for summary in summaries])
-            for done in COMPLETED
+    """Return counts of worlds where completed maps beat those of planners."""
+    best, wide = "best classical", "`search`, `target: map`"
+    flights = {(wide, best): (for_map, "search"), ("`search`", best): (results, "search")}
+    flights[_STUDENT, best] = results, "learned"
+    verdicts = {
+        names: [
+            [world["summary"][policy][done]["difference"]["verdict"] for done in COMPLETED]
+            for world in file["worlds"].values()
+        ]
+        for names, (file, policy) in flights.items()
+    }
+    verdicts[wide, "`search`"] = []
+    for name, world in for_map["worlds"].items():
+        ours, theirs = (file["worlds"][name]["finals"]["search"] for file in (for_map, results))
+        blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
+        changes = (
+            difference(torch.tensor(ours[m]), torch.tensor(theirs[m]), "", SIGNS[m], blocks)
+            for m in COMPLETED
         )
-        rows.append((label, str(len(summaries)), *counts))
-    return markdown(("policy", "worlds", *_COMPLETED), rows)
+        verdicts[wide, "`search`"].append([change["verdict"] for change in changes])
+    rows = [
+        (*names, str(len(group)), *map(counted, zip(*group, strict=True)))
+        for names, group in verdicts.items()
+    ]
+    return markdown(("policy", "compared with", "worlds", *_COMPLETED), rows)
 
 
 def completed_days(ours: Json, earlier: Json) -> str:
