@@ -110,6 +110,16 @@ def test_list_and_show_tell_how_runs_ended(house: House) -> None:
     assert house("list", "u") == lines[2:]
     assert f"folder: {house.runs / 't'}" in house("show", "t")
     assert f"folder: {house.history / 't' / stamp}" in house("show", f"t/{stamp}")
+    assert "name: t" in house("show", f"t/{stamp}")
+
+
+def test_a_name_that_looks_like_a_time_is_still_a_name(house: House) -> None:
+    (stamp,) = house.archived("20250101T000000Z", 1)
+    kept = house.history / "20250101T000000Z" / stamp / "metadata.json"
+    assert json.loads(kept.read_text())["name"] == "20250101T000000Z"
+    assert "name: 20250101T000000Z" in house("show", "20250101T000000Z")
+    house.run("20250101T000000Z")
+    assert "name: 20250101T000000Z" in house("show", "20250101T000000Z")
 
 
 @pytest.mark.parametrize("odd", [[1], 5, "text", None, {"state": 3, "best": [1], "last": "x"}])

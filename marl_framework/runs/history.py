@@ -23,6 +23,7 @@ from marl_framework.runs.process import is_alive
 
 _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
 _METADATA = "metadata.json"
+_FOLDER = "training_history"
 
 
 class History:
@@ -33,7 +34,7 @@ class History:
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self.folder = Path(os.path.abspath(runs)).parent / "training_history"  # also for `..`
+        self.folder = Path(os.path.abspath(runs)).parent / _FOLDER  # also for `..`
 
     def names(self) -> list[str]:
         """Return the names of all runs, including archived ones."""
@@ -131,8 +132,9 @@ def describe_run(run: Path) -> dict[str, Any]:
                 times.append(path.stat().st_mtime)
     newest = max(times)
     state = status.get("state", "unknown")
+    is_archived = run.parent.parent.name == _FOLDER  # a current run's name may look like a time
     return {
-        "name": run.name if not _STAMP.fullmatch(run.name) else run.parent.name,
+        "name": run.parent.name if is_archived else run.name,
         "state": "killed" if state == "training" else state,  # the process has ended
         "started": environment.get("started"),
         "ended": datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds"),
