@@ -34,7 +34,7 @@ COMMAND_FRAME, ABOVE_HOME, ABOVE_GROUND = 2, 3, 10
 _GROUND_SPEED, _CLIMB_SPEED, _DESCENT_SPEED = 1, 2, 3  # SPEED_TYPE
 _DOWN, _POINTING = -90, 2  # pitch [degrees] and MAV_MOUNT_MODE of the camera
 _FARTHEST_HOME = 50e3  # [m]
-_FENCED = 1e3  # margin around a window [m]
+_FENCED = 1e3  # margin around a window and the pads [m]
 _FENCE_ERROR = 0.02  # [m]
 _BORDER = 10.0  # margin of the outer fence around all positions [m]
 
@@ -228,13 +228,15 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
 def geofences(
     zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
 ) -> list[list[Degrees]]:
-    """Return zones near a window, if closed at all altitudes, as polygons without holes.
+    """Return zones near a window or the pads, if closed at all altitudes, without holes.
 
-    `origin` is the lower left corner of the window on the map [m].
+    `place` is the location of the window and `origin` its lower left corner on the map [m].
     """
-    size = config.environment.x_dim, config.environment.y_dim
+    size, settings = (config.environment.x_dim, config.environment.y_dim), config.deployment
+    pads = settings.pad_distance * config.missions.most_agents
+    margin = _FENCED + math.hypot(*home_metres(place, settings.home)) + pads
     closed = [zone for zone in zones.zones if zone.floor <= 0 and math.isinf(zone.height)]
-    found = [part for zone in closed for part in polygons(zone, origin, size, _FENCED)]
+    found = [part for zone in closed for part in polygons(zone, origin, size, margin)]
     parts = [part for polygon in found for part in without_holes(polygon.simplify(_FENCE_ERROR))]
     borders = [np.array(part.exterior.coords)[:-1] for part in parts]
     return [place.degrees(border)[:, ::-1].round(9).tolist() for border in borders]

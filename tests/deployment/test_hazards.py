@@ -210,3 +210,17 @@ def test_ways_through_zones_are_named_and_zones_are_fences(
         assert (polygon["inclusion"], polygon["version"], fence["version"]) == (False, 1, 2)
         written = shapely.Polygon(np.array(polygon["polygon"])[:, ::-1])
         assert shapely.hausdorff_distance(written, shapely.Polygon(ring)) < 1e-7  # 1 cm
+
+
+def test_a_zone_near_a_distant_home_is_a_fence(fly: Fly, utm: Path, tmp_path: Path) -> None:
+    tower = shapely.box(-3020, 20, -3000, 40)
+    file = write_zones(tmp_path / "z.json", feature(shapely.box(-20, -20, -9, -9)), feature(tower))
+    x, y = INTO_UTM.transform(WEST - 3000, SOUTH, direction="INVERSE")
+    zones = f"experiment.constraints.no_fly_zones={file}"
+    assert fly(utm, zones, f"deployment.home=[{y}, {x}]") == 0
+    for folder, _ in missions(tmp_path):
+        _, *fences = plan(folder, 1)["geoFence"]["polygons"]
+        degrees = [np.array(fence["polygon"])[:, ::-1].T for fence in fences]
+        written = [shapely.Polygon(np.transpose(INTO_UTM.transform(*ring))) for ring in degrees]
+        moved = shapely.affinity.translate(tower, WEST, SOUTH)
+        assert min(shapely.hausdorff_distance(moved, each) for each in written) < 0.05
