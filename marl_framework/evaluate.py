@@ -173,7 +173,10 @@ def _prepare(options: argparse.Namespace, worlds: Mapping[str, Any]) -> dict[str
                 missions = {name: configure(team) for name, team in (first | teams).items()}
                 comparison.print_other_missions(missions)
         for area, one in comparison.by_area(config).items():
-            prepared["_".join(filter(None, (world, area)))] = comparison.prepare(
+            name = "_".join(filter(None, (world, area)))
+            if name in prepared:
+                raise ConfigError(f"{options.tasks}: two worlds are named {name}; rename a task")
+            prepared[name] = comparison.prepare(
                 one, device, names, options.missions or MISSIONS, seed, checkpoint,
                 not options.sample, teams,
             )  # fmt: skip

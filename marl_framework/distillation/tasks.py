@@ -40,6 +40,8 @@ def read_tasks(file: str) -> dict[str, dict[str, Any]]:
             check_run_name(str(name))
         if not isinstance(changes, dict | None):
             raise ConfigError(f"{file}: {show(name)}: must contain sections, got {show(changes)}")
+        if name != str(name) and str(name) in tree:  # such as 1 and "1"
+            raise ConfigError(f"{file}: two tasks have the name {name}; rename one")
     return {str(name): changes or {} for name, changes in tree.items()}
 
 

@@ -382,6 +382,8 @@ def test_every_task_is_flown_by_the_team_of_all_and_by_its_own(folder: Path) -> 
         ("random", ["--tasks", "missing.yaml"], "missing.yaml"),
         ("all={0}/team", ["--tasks", "{0}/odd.yaml"], "odd: experiment.missions.n_agents"),
         ("all={0}/team", ["--tasks", "{0}/name.yaml"], "a/b"),
+        ("all={0}/team", ["--tasks", "{0}/same.yaml"], "two tasks have the name 1"),
+        ("all={0}/team", ["--tasks", "{0}/areas.yaml"], "two worlds are named a_area_1_50x50"),
     ],
 )
 def test_bad_tasks_are_one_line(
@@ -389,6 +391,10 @@ def test_bad_tasks_are_one_line(
 ) -> None:
     (folder / "odd.yaml").write_text("odd: {experiment: {missions: {n_agents: many}}}")
     (folder / "name.yaml").write_text("a/b: {}")
+    (folder / "same.yaml").write_text("1: {}\n'1': {experiment: {missions: {n_agents: 3}}}")
+    areas = "[{x_dim: 50, y_dim: 50, budget: 2}, {x_dim: 50, y_dim: 50, budget: 3}]"
+    text = f"a_area_1_50x50: {{}}\na: {{environment: {{area: {areas}}}}}"
+    (folder / "areas.yaml").write_text(text)
     given = ["--tasks", str(folder / "tasks.yaml"), *(text.format(folder) for text in more)]
     given += ["--policies", policies.format(folder, task="{task}"), "--out", str(folder / "out")]
     assert named in refused(main, given)
