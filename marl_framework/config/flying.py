@@ -61,7 +61,7 @@ class FlyingConfig(types.Section):
     clock_error: Seconds = 1.0
     """Largest difference between the clocks of two UAVs, and delay of a message [s]."""
     min_battery: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """Charge at which the UAV returns, 0 to 1."""
+    """Charge at which the UAV returns, 0 to below 1."""
     longest_hold: Seconds = 20.0
     """Total time of holds in one move after which a UAV returns [s]."""
     camera: CameraConfig = CameraConfig()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from marl_framework.config.loading import config_to_dict, load_config
 from marl_framework.config.messages import KEYS, SECTIONS
@@ -55,6 +56,33 @@ def test_params_are_complete_and_in_order_and_every_value_has_a_comment() -> Non
     values = [line for line in text.splitlines() if re.match(r"\s*\w+: *[^#\s]", line)]
     assert len(values) == len(KEYS) - 1  # prediction.worlds is a list of sections
     assert [line for line in values if not re.search(r" # \S", line)] == []
+
+
+def test_numbers_may_reach_the_ends_of_their_range_in_the_comment() -> None:
+    number = r"(-?[\d.]+(?:e-?\d+)?)"
+    text, sections, ranges = (PARAMS / "params.yaml").read_text(encoding="utf-8"), [], {}
+    for indent, name, value, comment in re.findall(r"(?m)^( *)(\w+):([^#\n]*)(.*)$", text):
+        sections = [*sections[: len(indent) // 2], name]
+        found = re.search(rf"\((above )?{number},? to (below )?{number}\)", comment)
+        if found and re.fullmatch(number, value.strip()):
+            ranges[tuple(sections)] = found.groups()
+
+    def is_refused(path: tuple[str, ...], value: Any) -> bool:
+        tree: Any = value
+        for name in reversed(path):
+            tree = {name: tree}
+        try:
+            Config.model_validate(tree)
+        except ValidationError as error:
+            return any(found["loc"][: len(path)] == path for found in error.errors())
+        return False
+
+    assert len(ranges) > 60
+    for path, (above, low, below, high) in ranges.items():
+        for end, is_open, step in ((low, above, -1), (high, below, 1)):
+            limit = yaml.safe_load(end)
+            assert is_refused(path, limit) == bool(is_open), (path, end)
+            assert is_refused(path, limit + step), (path, end)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
