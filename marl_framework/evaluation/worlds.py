@@ -235,12 +235,14 @@ def _suite_worlds(suite: str, maps: Sequence[World]) -> list[World]:
 
 
 def chosen_worlds(suite: str, maps: str | None, only: str | None) -> list[World]:
-    """Return the suite's worlds, reduced to `--only`; raise ConfigError for an unknown world."""
+    """Return the suite's worlds, reduced to `--only`; raise ConfigError for a wrong name."""
     worlds = _suite_worlds(suite, [] if maps is None else _map_worlds(maps))
+    known = [world.name for world in worlds]
+    if repeated := sorted(name for name in known if known.count(name) > 1):
+        raise ConfigError(f"--maps {maps}: two worlds are named {repeated[0]}; rename a map")
     if only is None:
         return worlds
     chosen = {name.strip() for name in only.split(",")}
-    known = [world.name for world in worlds]
     if unknown := chosen.difference(known):
         raise ConfigError(f"--only {min(unknown)}: unknown world; choose from {', '.join(known)}")
     return [world for world in worlds if world.name in chosen]

@@ -315,6 +315,8 @@ def test_another_predictor_at_the_same_place_is_another_flyer(tmp_path: Path) ->
         (["--only", "moon"], "--only moon"),
         (["--maps", "flight.npz"], "--maps flight.npz"),
         (["--maps", "split=flight.npz"], "--maps split=flight.npz"),
+        (["--suite", "rough", "--maps", "split_wind_1=flight.npz"], "named split_wind_1;"),
+        (["--maps", "a={bare}", "--only", "a"], "resolution_m"),
         (["--maps", "a=nowhere.npz"], "nowhere.npz"),
         (["--sample"], "--sample"),
         (["--set", "mapping.prior=0.4"], "--set mapping.prior=0.4"),
@@ -334,7 +336,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     arguments: list[str], named: str, teams: list[str], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     other = team(tmp_path / "other.pt", 5, "learning.gamma=0.5")
-    given = [text.format(*teams, other=other) for text in arguments]
+    np.save(bare := tmp_path / "bare.npy", np.eye(200))
+    given = [text.format(*teams, other=other, bare=bare) for text in arguments]
     out = tmp_path / "out"
     line = refused(command.main, [*FEW, "--checkpoint", teams[0], *given, "--out", str(out)])
     assert named.format(*teams) in line

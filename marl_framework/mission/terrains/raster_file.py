@@ -93,7 +93,8 @@ def read_raster(config: RasterConfig) -> RasterMap:
             array = np.where(array == named.unmeasured, np.nan, array)
     resolution = stored if place is not None else config.resolution or stored
     if resolution is None:
-        raise _error("resolution", f"{name} does not contain its metres per pixel; set it here")
+        text = f"{name} does not contain its metres per pixel"
+        raise _error("resolution", f"{text}; set it here, or as resolution_m in an NPZ file")
     return RasterMap(name, _to_float(array, name), resolution, place)
 
 
