@@ -26,10 +26,10 @@ class CameraNoise:
     """
 
     def __init__(self, camera: Camera, missions: int) -> None:
-        self._camera = camera
-        self._assumed = camera.error_rates.mean(-1).clamp(_LOWEST, _HIGHEST)
-        size = (missions, len(self._assumed), len(_LAGS), 2)
-        self._sums = torch.zeros(size, dtype=torch.float64, device=self._assumed.device)
+        self._camera, rates = camera, camera.error_rates.clamp(_LOWEST, _HIGHEST).double()
+        self._certain = (1 - 2 * rates).unbind(-1)  # of cells of interest, and of others
+        self._sums = rates.new_zeros(missions, len(rates), len(_LAGS), 2)
+        self._cells = rates.new_zeros(missions, len(rates), 2)  # sum of readings, their number
 
     def add(self, state: MissionState, taken: Tensor) -> None:
         """Add the latest readings of the UAVs that took one, [E, N] bool."""
@@ -39,32 +39,45 @@ class CameraNoise:
             inside = state.inside.flatten(1).unsqueeze(1).expand(-1, cells.shape[1], -1)
             readings *= inside.gather(2, cells).view_as(readings)
         sums = torch.stack([_products(readings, lag) for lag in _LAGS], -2)
-        levels = one_hot(state.positions[..., 2], len(self._assumed)).double()
+        levels = one_hot(state.positions[..., 2], self._sums.shape[1]).double()
         self._sums += torch.einsum("enz,enlk->ezlk", levels, sums)
+        cells = torch.stack((_sum(readings), _sum(readings.abs())), -1).double()
+        self._cells += torch.einsum("enz,enk->ezk", levels, cells)
+
+    def assumed_rates(self) -> Tensor:
+        """Return the error rates that readings should have, [E, Z] float64.
+
+        Rates of cells of interest and of others may differ, so they depend on the share of these
+        among the cells, as the mean reading tells it.
+        """
+        inside, outside = self._certain
+        mean = self._cells[..., 0] / self._cells[..., 1].clamp(min=1)
+        share = ((mean + outside) / (inside + outside)).clamp(0, 1)
+        return (1 - (outside**2).lerp(inside**2, share).sqrt()) / 2
 
     def error_rates(self) -> tuple[Tensor, Tensor]:
-        """Return error rates and their weights relative to the assumed ones, [E, Z] float32."""
+        """Return error rates and their weights relative to the assumed ones, [E, Z] float64."""
         pairs = self._sums[..., 1]
         near, far, farther = (self._sums[..., 0] / pairs.clamp(min=1)).unbind(-1)
         change = (near - far).clamp(min=1e-6)
         growth = ((far - farther) / change).clamp(_LEAST_GROWTH, _SMOOTH_GROWTH)
         error = (1 - (near + change / (growth - 1)).clamp(0, 1).sqrt()) / 2
         # Of the extrapolation, for smooth borders: (2·near - far) has five times the variance.
-        certain = (1 - 2 * self._assumed).double()
+        certain = 1 - 2 * self.assumed_rates()
         variance = 5 * (1 - certain**4) / (pairs[..., 0].clamp(min=1) * (4 * certain).square())
         comparable = (pairs > 0).all(-1)  # small footprints lack cells that are far apart
         weight = comparable * _SPREAD**2 / (_SPREAD**2 + variance)
-        return error.float(), weight.float()
+        return error, weight
 
     def caution(self) -> Tensor:
         """Return the `mapping.caution` that the readings suggest, [E]; 1 if they have no noise.
 
         It is the mean over altitudes, weighted by the information that the readings should have.
         """
-        error, weight = self.error_rates()
-        learned = self._assumed.lerp(error, weight).clamp(_LOWEST, _HIGHEST)
-        power = learned.logit() / self._assumed.logit()
-        information = self._sums[..., 0, 1] * weight * (1 - entropy(self._assumed))
+        assumed, (error, weight) = self.assumed_rates(), self.error_rates()
+        learned = assumed.lerp(error, weight).clamp(_LOWEST, _HIGHEST)
+        power = learned.logit() / assumed.logit()
+        information = self._sums[..., 0, 1] * weight * (1 - entropy(assumed))
         total = information.sum(1)
         mean = (power * information).sum(1) / total.clamp(min=1e-9)
         return mean.where(total > 0, 1.0).clamp(max=1).float()
@@ -74,6 +87,9 @@ def _products(readings: Tensor, lag: int) -> Tensor:
     """Return the sum of products of readings `lag` cells apart, and their number, [..., 2]."""
     rows = readings[..., lag:, :] * readings[..., :-lag, :]
     cols = readings[..., lag:] * readings[..., :-lag]
-    parts = rows, cols, rows.abs(), cols.abs()
-    sums = [part.sum((-2, -1), dtype=torch.int32) for part in parts]  # much faster than float64
-    return torch.stack((sums[0] + sums[1], sums[2] + sums[3]), -1).double()
+    total, pairs = _sum(rows) + _sum(cols), _sum(rows.abs()) + _sum(cols.abs())
+    return torch.stack((total, pairs), -1).double()
+
+
+def _sum(values: Tensor) -> Tensor:
+    return values.sum((-2, -1), dtype=torch.int32)  # much faster than in float64

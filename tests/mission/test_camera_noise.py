@@ -9,6 +9,7 @@ import torch
 from marl_framework.config.loading import load_config
 from marl_framework.mission.camera_noise import CameraNoise
 from marl_framework.mission.environment import MissionEnvironment
+from tests.mission.asymmetric import ASYMMETRIC
 from tests.small import random_actions, small_config
 
 MISREAD = ("sensor.reality.miss", "sensor.reality.false_alarm")
@@ -93,6 +94,20 @@ def test_without_readings_nothing_is_learned() -> None:
     assert noise.caution().tolist() == [1, 1, 1]
     noise.add(state, torch.zeros_like(state.active))
     assert noise.caution().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("terrain", ["split", "landscape"])
+@pytest.mark.parametrize(("more", "low", "high"), [(0.0, 0.93, 1.0), (0.05, 0.7, 0.88)])
+def test_misses_and_false_alarms_may_differ(
+    terrain: str, more: float, low: float, high: float
+) -> None:
+    changes = [f"{key}={more}" for key in MISREAD]
+    changes += [
+        f"sensor.simulation.kinds=[{terrain}]",
+        f"sensor.model.type={ASYMMETRIC['model']['type']}",
+    ]
+    caution = flown(MissionEnvironment(load_config("params.yaml", changes), 6, "cpu"), 6).caution()
+    assert low < caution.min() <= caution.max() <= high
 
 
 @pytest.mark.parametrize(
