@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from marl_framework.evaluation.suite_results import counted, difference
 from marl_framework.evaluation.worlds import TEAM_SIZES, WORLDS
 
 _COMPLETED = ("ROI entropy [bit]", "F1", "calibration error", "Brier score")
+_BELIEF = {metric: SIGNS[metric] for metric in COMPLETED.values()}
+_ENDS = ("ROI entropy", "worst tenth", "F1", "worst tenth")
+_DAYS = ("world: ROI entropy [bit] / F1", "compared with", *_ENDS)
 _STUDENT, _SEARCH = "`params_student.yaml`", "`search` on a predicted map"
 _TASK, _WORLD_OF_TASK = "large_team", "split_8_uavs_radio_25"
 """A task of `benchmarks.learning.stages`, and the corresponding world of the suite."""
@@ -58,53 +61,53 @@ def _policies(files: Sequence[Json], name: str) -> dict[str, Json]:
 
 def rough(results: Json) -> str:
     """Return means, worst tenths and reliability of all beliefs, in all flown worlds."""
-    columns = (
-        "ROI entropy [bit]",
-        "worst tenth",
-        "F1",
-        "worst tenth",
-        "calibration error",
-        "Brier",
-    )
-    rows = []
-    for name, world in results["worlds"].items():
-        for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [
-                with_interval(each["mean"], each["interval"], digits=3)
-                for metric in METRICS
-                for each in (row[metric], row[metric]["worst_tenth"])
-            ]
-            cells += [f"{row[metric]['mean']:.3f}" for metric in ("ece", "brier")]
-            label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
-            rows.append(("" if number else f"`{name}`", label, *cells))
-    return markdown(("world", "policy", *columns), rows)
+    columns = ("ROI entropy [bit]", *_ENDS[1:], "calibration error", "Brier")
+
+    def cells(row: Json) -> list[str]:
+        shown = [
+            with_interval(each["mean"], each["interval"], digits=3)
+            for metric in METRICS
+            for each in (row[metric], row[metric]["worst_tenth"])
+        ]
+        return shown + [f"{row[metric]['mean']:.3f}" for metric in ("ece", "brier")]
+
+    return _rough_rows(results, columns, cells)
 
 
 def rough_completed(results: Json) -> str:
     """Return the metrics of all completed maps, in all flown worlds."""
+
+    def cells(row: Json) -> list[str]:
+        pairs = ((row[metric], row[completed]) for completed, metric in COMPLETED.items())
+        return [f"{belief['mean']:.3f} → {done['mean']:.3f}" for belief, done in pairs]
+
+    return _rough_rows(results, _COMPLETED, cells)
+
+
+def _rough_rows(
+    results: Json, columns: Sequence[str], cells: Callable[[Json], Sequence[str]]
+) -> str:
+    """Return a row with `cells` for each world and policy."""
     rows = []
     for name, world in results["worlds"].items():
         for number, (policy, row) in enumerate(world["summary"].items()):
             label = {"learned": "`pretrained:student`"}.get(policy, policy.replace("_", " "))
-            cells = (
-                f"{row[metric]['mean']:.3f} → {row[completed]['mean']:.3f}"
-                for completed, metric in COMPLETED.items()
-            )
-            rows.append(("" if number else f"`{name}`", label, *cells))
-    return markdown(("world", "policy", *_COMPLETED), rows)
+            rows.append(("" if number else f"`{name}`", label, *cells(row)))
+    return markdown(("world", "policy", *columns), rows)
 
 
 def completed(results: Json) -> str:
     """Return what completion changes for the learned teams in all flown worlds."""
     rows = []
     for name, world in results["worlds"].items():
-        finals, cells = world["finals"]["learned"], []
-        for done, metric in COMPLETED.items():
-            before, after = (torch.tensor(finals[key]) for key in (metric, done))
-            blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
-            change = difference(after, before, "belief", SIGNS[metric], blocks)
-            means = f"{before.mean():.3f} → {after.mean():.3f}"
-            cells.append(f"{means} {change['verdict']}")
+        belief = world["finals"]["learned"]
+        done = _of_completed(belief)
+        changes = _differences(done, belief, world["blocks"], "belief", signs=_BELIEF)
+        means = ([torch.tensor(each[m]).mean() for each in (belief, done)] for m in _BELIEF)
+        cells = (
+            f"{before:.3f} → {after:.3f} {change['verdict']}"
+            for (before, after), change in zip(means, changes, strict=True)
+        )
         rows.append((f"`{name}`", *cells))
     return markdown(("world", *_COMPLETED), rows)
 
@@ -125,29 +128,27 @@ def completed_planners(results: Json, for_map: Json) -> str:
 
 def completed_verdicts(results: Json, for_map: Json) -> str:
     """Return counts of worlds where completed maps beat those of planners."""
-    best, wide = "best classical", "`search`, `target: map`"
-    flights = {(wide, best): (for_map, "search"), ("`search`", best): (results, "search")}
-    flights[_STUDENT, best] = results, "learned"
-    verdicts = {
-        names: [
-            [world["summary"][policy][done]["difference"]["verdict"] for done in COMPLETED]
-            for world in file["worlds"].values()
-        ]
-        for names, (file, policy) in flights.items()
-    }
-    verdicts[wide, "`search`"] = []
-    for name, world in for_map["worlds"].items():
-        ours, theirs = (file["worlds"][name]["finals"]["search"] for file in (for_map, results))
-        blocks = None if world["blocks"] is None else torch.tensor(world["blocks"])
-        changes = (
-            difference(torch.tensor(ours[m]), torch.tensor(theirs[m]), "", SIGNS[m], blocks)
-            for m in COMPLETED
+    wide, plain = "`search`, `target: map`", "`search`"
+    rows = []
+    for label, file, policy in (
+        (wide, for_map, "search"),
+        (plain, results, "search"),
+        (_STUDENT, results, "learned"),
+    ):
+        summaries = [world["summary"][policy] for world in file["worlds"].values()]
+        changes = [[row[done]["difference"] for done in COMPLETED] for row in summaries]
+        rows.append((label, *_count_row("best classical", changes)))
+    changes = [
+        _differences(
+            _of_completed(world["finals"]["search"]),
+            _of_completed(results["worlds"][name]["finals"]["search"]),
+            world["blocks"],
+            plain,
+            signs=_BELIEF,
         )
-        verdicts[wide, "`search`"].append([change["verdict"] for change in changes])
-    rows = [
-        (*names, str(len(group)), *map(counted, zip(*group, strict=True)))
-        for names, group in verdicts.items()
+        for name, world in for_map["worlds"].items()
     ]
+    rows.append((wide, *_count_row(plain, changes)))
     return markdown(("policy", "compared with", "worlds", *_COMPLETED), rows)
 
 
@@ -161,17 +162,8 @@ def completed_days(ours: Json, earlier: Json) -> str:
             "its completed map": _of_completed(before),
             "that of information gain": _of_completed(world["finals"]["information_gain"]),
         }
-        student, summary = _of_completed(world["finals"]["learned"]), world["summary"]["learned"]
-        means = " / ".join(f"{summary[f'completed_{m}']['mean']:.3f}" for m in METRICS)
-        for number, (label, theirs) in enumerate(maps.items()):
-            pairs = (
-                _differences(student, theirs, world["blocks"], label, worst)
-                for worst in (False, True)
-            )
-            cells = [_change(each) for pair in zip(*pairs, strict=True) for each in pair]
-            rows.append(("" if number else f"`{name}`: {means}", label, *cells))
-    header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
-    return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
+        rows += _day_rows(name, world, _of_completed(world["finals"]["learned"]), maps)
+    return markdown(_DAYS, rows)
 
 
 def _of_completed(finals: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,14 +177,22 @@ def rough_teams(ours: Json, earlier: Json) -> str:
     for name, world in ours["worlds"].items():
         others = {"the earlier student": earlier["worlds"][name]["finals"]["learned"]}
         others |= {p.replace("_", " "): world["finals"][p] for p in ("search", "information_gain")}
-        title = f"`{name}`: {_means(world['summary']['learned'])}"
-        for number, (label, theirs) in enumerate(others.items()):
-            means = _changes(world, theirs, label)
-            worst = _changes(world, theirs, label, worst=True)
-            cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
-            rows.append(("" if number else title, label, *cells))
-    header = ("ROI entropy", "worst tenth", "F1", "worst tenth")
-    return markdown(("world: ROI entropy [bit] / F1", "compared with", *header), rows)
+        rows += _day_rows(name, world, world["finals"]["learned"], others)
+    return markdown(_DAYS, rows)
+
+
+def _day_rows(
+    name: str, world: Json, ours: Mapping[str, Any], others: Mapping[str, Any]
+) -> list[tuple[str, ...]]:
+    """Return a row for each of `others`: the differences of means and of worst tenths to it."""
+    rows, title = [], f"`{name}`: {_means_of(ours)}"
+    for number, (label, theirs) in enumerate(others.items()):
+        means, worst = (
+            _differences(ours, theirs, world["blocks"], label, ends) for ends in (False, True)
+        )
+        cells = [_change(each) for pair in zip(means, worst, strict=True) for each in pair]
+        rows.append(("" if number else title, label, *cells))
+    return rows
 
 
 def rough_search(ours: Json, earlier: Json) -> str:
@@ -256,13 +256,18 @@ def _count_row(label: str, changes: Sequence[Sequence[Json]]) -> tuple[str, ...]
     return label, str(len(changes)), *map(counted, verdicts)
 
 
-def _changes(world: Json, theirs: Mapping[str, Any], label: str, worst: bool = False) -> list[Json]:
+def _changes(world: Json, theirs: Mapping[str, Any], label: str) -> list[Json]:
     """Return the differences between a world's learned team and another policy, by metric."""
-    return _differences(world["finals"]["learned"], theirs, world["blocks"], label, worst)
+    return _differences(world["finals"]["learned"], theirs, world["blocks"], label)
 
 
 def _differences(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], blocks: Any, label: str, worst: bool = False
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    blocks: Any,
+    label: str,
+    worst: bool = False,
+    signs: Mapping[str, int] = METRICS,
 ) -> list[Json]:
     """Return the differences between two policies in a world, by metric; `worst`: worst tenths."""
     blocks = None if blocks is None else torch.tensor(blocks)
@@ -270,7 +275,7 @@ def _differences(
         difference(
             torch.tensor(ours[metric]), torch.tensor(theirs[metric]), label, sign, blocks, worst
         )
-        for metric, sign in METRICS.items()
+        for metric, sign in signs.items()
     ]
 
 

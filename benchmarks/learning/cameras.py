@@ -21,6 +21,7 @@ from marl_framework.evaluation.flight import COMPLETED, evaluate
 from marl_framework.evaluation.report import LABELS, mission_blocks
 from marl_framework.evaluation.statistics import paired_difference
 from marl_framework.evaluation.suite import SIGNS
+from marl_framework.evaluation.suite_results import verdict
 from marl_framework.planners.team import load_team, with_team
 
 TERRAINS = {
@@ -78,12 +79,8 @@ def table(results: Mapping[str, Any]) -> str:
     for run in results["runs"]:
         cells = []
         for metric in COMPLETED:
-            low, high = run[metric]["difference"]["interval"]
-            verdict = "undecided"
-            if low > 0 or high < 0:
-                verdict = "better" if SIGNS[metric] * low > 0 else "worse"
             means = f"{run[metric]['trusting']:.3f} → {run[metric]['learned']:.3f}"
-            cells.append(f"{means} {verdict}")
+            cells.append(f"{means} {verdict(run[metric]['difference']['interval'], SIGNS[metric])}")
         name = f"{run['variant']}, {run['error']:.0%} more cells misread"
         lines.append((name, f"{run['caution']:.2f}", *cells))
     title = "{missions} missions per row, seed {seed}".format_map(results["settings"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import report
 from marl_framework.evaluation.flight import COMPLETED
-from marl_framework.evaluation.statistics import interval, worst_tenth
+from marl_framework.evaluation.statistics import Interval, interval, worst_tenth
 from marl_framework.evaluation.suite import SEARCH, SIGNS, Flyer, Suite, digest
 from marl_framework.evaluation.worlds import MISSIONS, SEED, VERSION, left_out
 from marl_framework.runs.folder import describe_environment
@@ -148,10 +148,14 @@ def difference(
     else:
         paired = ours - theirs
         change = {"mean": paired.mean().item(), "interval": interval(paired, blocks)}
-    ends, verdict = change["interval"], "undecided"
-    if ends is not None and (ends[0] > 0 or ends[1] < 0):
-        verdict = "better" if sign * ends[0] > 0 else "worse"
-    return {"reference": reference, **change, "verdict": verdict}
+    return {"reference": reference, **change, "verdict": verdict(change["interval"], sign)}
+
+
+def verdict(ends: Interval | None, sign: int) -> str:
+    """Return better, worse or undecided, for a difference's interval; `sign` as in `difference`."""
+    if ends is None or ends[0] <= 0 <= ends[1]:
+        return "undecided"
+    return "better" if sign * ends[0] > 0 else "worse"
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -163,13 +167,12 @@ def table(results: Mapping[str, Any]) -> str:
     changes = ("− best classical [95 %]", "")
     columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
     title = f"Suite {results['suite']} {results['version']}, {_describe_size(results)}"
-    drawn = report.new_table(title, ("world", "policy"), columns)
-    for name, world in results["worlds"].items():
-        for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [cell for metric in report.METRICS for cell in change_cells(row[metric])]
-            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
-        drawn.add_section()
-    text = report.as_text(drawn) + _ends_table(results["worlds"]) + _completed(results["worlds"])
+
+    def means(row: Mapping[str, Any]) -> list[str]:
+        return [cell for metric in report.METRICS for cell in change_cells(row[metric])]
+
+    text = _draw_table(title, columns, results["worlds"], means)
+    text += _ends_table(results["worlds"]) + _completed(results["worlds"])
     lines = [text, *_count_verdicts(results["worlds"])]
     if results["left_out"]:
         lines.append(f"left out: {', '.join(results['left_out'])}")
@@ -182,28 +185,41 @@ def _ends_table(worlds: Mapping[str, Any]) -> str:
     labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
     labels += [report.LABELS[metric] for metric in reliability]
     title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
-    columns = [header for label in labels for header in (label, "")]
-    drawn = report.new_table(title, ("world", "policy"), columns)
-    for name, world in worlds.items():
-        for number, (policy, row) in enumerate(world["summary"].items()):
-            rows = [row[metric]["worst_tenth"] for metric in report.METRICS]
-            rows += [row[metric] for metric in reliability]
-            cells = [cell for each in rows for cell in change_cells(each)[::2]]
-            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
-        drawn.add_section()
-    return report.as_text(drawn)
+
+    def ends(row: Mapping[str, Any]) -> list[str]:
+        worst = [row[metric]["worst_tenth"] for metric in report.METRICS]
+        return _with_verdicts([*worst, *(row[metric] for metric in reliability)])
+
+    return _draw_table(title, [each for label in labels for each in (label, "")], worlds, ends)
 
 
 def _completed(worlds: Mapping[str, Any]) -> str:
     """Return the metrics of completed maps in each world, with verdicts."""
     columns = [header for of in COMPLETED.values() for header in (report.LABELS[of], "")]
-    drawn = report.new_table("Completed maps [95 %]", ("world", "policy"), columns)
+
+    def completed(row: Mapping[str, Any]) -> list[str]:
+        return _with_verdicts([row[metric] for metric in COMPLETED])
+
+    return _draw_table("Completed maps [95 %]", columns, worlds, completed)
+
+
+def _draw_table(
+    title: str,
+    columns: Sequence[str],
+    worlds: Mapping[str, Any],
+    cells: Callable[[Mapping[str, Any]], Sequence[str]],
+) -> str:
+    """Return a table as text; `cells` are those of a policy's summary in a world."""
+    drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in worlds.items():
         for number, (policy, row) in enumerate(world["summary"].items()):
-            cells = [cell for metric in COMPLETED for cell in change_cells(row[metric])[::2]]
-            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
+            drawn.add_row(*map(Text, ("" if number else name, policy, *cells(row))))
         drawn.add_section()
     return report.as_text(drawn)
+
+
+def _with_verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [cell for each in rows for cell in change_cells(each)[::2]]
 
 
 def _describe_size(results: Mapping[str, Any]) -> str:
