@@ -108,7 +108,7 @@ def open_plan(environment: MissionEnvironment, place: Place, uav: int) -> Flight
     stops = np.array([pads[uav], (0, 0), last, (last[0], 0), (0, last[1])])
     home = place.degrees(stops[:1])[0, ::-1].tolist()
     zones = environment.zones
-    fences = [] if zones is None else geofences(zones, place, config, (0.0, 0.0))
+    fences = [] if zones is None else geofences(zones, place, config, (0.0, 0.0), (x, y))
     level = transit_altitude(uav, top, settings)
     return FlightPlan(uav + 1, home, level, settings, (), outer_fence(stops, place), fences)
 
@@ -226,15 +226,20 @@ def home_metres(place: Place, home: tuple[float, float] | None) -> tuple[float, 
 
 
 def geofences(
-    zones: NoFlyZones, place: Place, config: Config, origin: tuple[float, float]
+    zones: NoFlyZones,
+    place: Place,
+    config: Config,
+    origin: tuple[float, float],
+    home: tuple[float, float],
 ) -> list[list[Degrees]]:
     """Return zones near a window or the pads, if closed at all altitudes, without holes.
 
-    `place` is the location of the window and `origin` its lower left corner on the map [m].
+    `place` is the location of the window and `origin` its lower left corner on the map [m]. UAV 1
+    takes off at `home`, in metres from this corner.
     """
     size, settings = (config.environment.x_dim, config.environment.y_dim), config.deployment
     pads = settings.pad_distance * config.missions.most_agents
-    margin = _FENCED + math.hypot(*home_metres(place, settings.home)) + pads
+    margin = _FENCED + math.hypot(*home) + pads
     closed = [zone for zone in zones.zones if zone.floor <= 0 and math.isinf(zone.height)]
     found = [part for zone in closed for part in polygons(zone, origin, size, margin)]
     parts = [part for polygon in found for part in without_holes(polygon.simplify(_FENCE_ERROR))]

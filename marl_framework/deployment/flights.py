@@ -138,7 +138,7 @@ class Deployment:
         settings, top = config.deployment, config.geometry.altitudes[-1]
         home = home_metres(place, settings.home)
         schedule = team_schedule(survey.tracks, home, top, settings)
-        fences = [] if zones is None else geofences(zones, place, config, survey.origin)
+        fences = [] if zones is None else geofences(zones, place, config, survey.origin, home)
         for flight in flight_plans(schedule, place, settings, fences):
             write_files(flight, folder)
         durations = schedule.arrivals[-1].round(1).tolist()
