@@ -1,7 +1,8 @@
 """GeoJSON files of polygons, in longitude and latitude (WGS 84) or in metres.
 
-A file is a FeatureCollection of polygons. Coordinates are longitude and latitude, or metres if the
-file has `"coordinates": "metres"` next to its features. Needs shapely, from the extra `geo`.
+A file is a FeatureCollection of polygons, a Feature, or a geometry alone. Coordinates are longitude
+and latitude, or metres if the file has `"coordinates": "metres"` next to its features. Needs
+shapely, from the extra `geo`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class PolygonFile(NamedTuple):
 def read_polygons(name: str, key: str) -> PolygonFile:
     """Read a GeoJSON file that the configuration names at `key`.
 
-    Raises ConfigError if shapely is missing, or the file is not a FeatureCollection with features.
+    Raises ConfigError if shapely is missing, or the file has no features.
     """
 
     def error(text: str) -> ConfigError:
@@ -49,8 +50,15 @@ def read_polygons(name: str, key: str) -> PolygonFile:
         tree = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as unreadable:
         raise error(f"{name} cannot be read as GeoJSON: {unreadable}") from unreadable
-    if not isinstance(tree, dict) or tree.get("type") != "FeatureCollection":
-        raise error(f"{name} is not a GeoJSON FeatureCollection")
+    match tree:
+        case {"type": "FeatureCollection"}:
+            pass
+        case {"type": "Feature"}:
+            tree = tree | {"features": [tree]}
+        case {"type": "Polygon" | "MultiPolygon"}:
+            tree = {"features": [{"geometry": tree}]}
+        case _:
+            raise error(f"{name} is not a GeoJSON FeatureCollection, Feature or polygon")
     if not isinstance(tree.get("features"), list) or not tree["features"]:
         raise error(f"{name} has no features")
     if tree.get("coordinates", "metres") != "metres":

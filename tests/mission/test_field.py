@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import read_field
 from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import cells_in_view, evaluate
@@ -103,6 +104,17 @@ def test_cells_and_positions_are_those_that_a_loop_finds(shape: Any, tmp_path: P
             on_lattice = bool(env.lattice.table()[x, y, z, a])
             expected = on_lattice and stays(*place, dx, dy) and not (dz and alone)
             assert bool(state.moves[0, x, y, z, a]) == expected
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_geometry_alone_is_a_field(parts: int, tmp_path: Path) -> None:
+    boxes = [shapely.box(11 + k * 1e-3, 48, 11.001 + k * 1e-3, 48.0006) for k in range(parts)]
+    shape = boxes[0] if parts == 1 else shapely.MultiPolygon([boxes[0], boxes[1].buffer(-1e-5)])
+    expected = read_field(str(write_field(tmp_path, shape, metres=False)))
+    (path := tmp_path / "alone.geojson").write_text(shapely.to_geojson(shape))
+    found = read_field(str(path))
+    assert found.origin == expected.origin
+    assert found.shape.equals(expected.shape)
 
 
 def test_degrees_are_metres_around_their_lower_left_corner(tmp_path: Path) -> None:

@@ -68,6 +68,14 @@ def test_a_floor_and_a_height_are_read(tmp_path: Path) -> None:
     assert [(zone.floor, zone.height) for zone in env.zones.zones] == [(2, 7.5), (0, np.inf)]
 
 
+def test_one_feature_needs_no_collection(tmp_path: Path) -> None:
+    zone = feature(shapely.box(0, 0, 4, 4), height=7.5) | {"coordinates": "metres"}
+    (path := tmp_path / "z.json").write_text(json.dumps(zone))
+    env = environment(path)
+    assert env.zones is not None
+    assert [(zone.shape.bounds, zone.height) for zone in env.zones.zones] == [((0, 0, 4, 4), 7.5)]
+
+
 def collection(*features: Any, **fields: Any) -> str:
     return json.dumps({"type": "FeatureCollection", "features": features, **fields})
 
@@ -85,7 +93,8 @@ BAD = {
     "missing": (None, "zones.json"),
     "text": ("{", "zones.json"),
     "list": ("[]", "FeatureCollection"),
-    "single": (json.dumps(SQUARE), "FeatureCollection"),
+    "line": (json.dumps({"type": "LineString", "coordinates": [[0, 0]]}), "FeatureCollection"),
+    "single": (json.dumps(SQUARE | {"geometry": None, "coordinates": "metres"}), "feature 1: "),
     "empty": (collection(), "features"),
     "unit": (collection(SQUARE, coordinates="feet"), '"coordinates"'),
     "point": (in_metres(SQUARE, feature(shapely.Point(1, 2))), "feature 2: .*Polygon"),
