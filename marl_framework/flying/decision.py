@@ -31,7 +31,7 @@ class PilotedLattice(Lattice):
     """
 
     def __init__(self, own: MissionEnvironment, uav: int) -> None:
-        super().__init__(own.config, own.device, own.lattice.field)
+        super().__init__(own.config, own.device, own.lattice.tables)
         self._uav = uav
         self.announced: dict[int, int] = {}
         self.unsafe: list[int] = []

@@ -102,10 +102,10 @@ class MissionEnvironment:
         self.episode_length = config.missions.episode_length
         self.has_inactive = config.missions.has_inactive
         tables = find_tables(config)
-        self.lattice = Lattice(config, device, None if tables is None else tables.positions)
+        self.lattice = Lattice(config, device, tables)
         self.camera = Camera(config, device)
         self.terrain = Terrain(config, device, split)
-        self.fields = find_fields(config, self.lattice, split, tables)
+        self.fields = find_fields(config, self.lattice, split)
         in_field = None if tables is None else tables.moves
         self.zones = find_zones(config, self.terrain, split, in_field)
         self.obstacles = Obstacles(config, self.lattice, split)

@@ -10,8 +10,8 @@ from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.kernels.cells import area_pool, lattice_weights
-from marl_framework.mission.field_file import FieldTables, read_tables
-from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.field_file import read_tables
+from marl_framework.mission.lattice import FieldTables, Lattice
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.sensor import cautious_rates, error_rates, reading_odds
 from marl_framework.mission.state import MissionState, ResetDraws, assign
@@ -30,15 +30,10 @@ def find_tables(config: Config) -> FieldTables | None:
     return read_tables(name, config)
 
 
-def find_fields(
-    config: Config, lattice: Lattice, split: str, tables: FieldTables | None
-) -> Fields | None:
-    """Return the fields of missions; None if they map the whole area.
-
-    For `tables` see `find_tables`.
-    """
-    if tables is not None:
-        return Fields(config, lattice, tables)
+def find_fields(config: Config, lattice: Lattice, split: str) -> Fields | None:
+    """Return the fields of missions; None if they map the whole area."""
+    if lattice.tables is not None:
+        return Fields(config, lattice, lattice.tables)
     if config.environment.field == RANDOM and split != DEPLOYMENT:
         return Fields(config, lattice, RandomFields(config, lattice))
     return None

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.field import read_field
 from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY
-from marl_framework.mission.lattice import Lattice, action_offsets
+from marl_framework.mission.lattice import FieldTables, Lattice, action_offsets
 from marl_framework.mission.no_fly_zones import check_starts
 
 _TOLERANCE = 1e-3  # by which positions may lie outside [m], as degrees are rounded
 _ROWS = 256  # of cells at once
-
-
-class FieldTables(NamedTuple):
-    """A field on the map and on the lattice, on the CPU."""
-
-    cells: Tensor
-    """Cells whose centres lie in the field, [R, C] bool."""
-    positions: Tensor
-    """Positions from which a UAV can move on within the field, [X, Y] bool."""
-    moves: Tensor
-    """Moves that stay in the field, [X, Y, Z, A] bool."""
 
 
 def read_tables(name: str, config: Config) -> FieldTables:

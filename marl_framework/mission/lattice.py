@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +65,17 @@ def horizontal_costs(config: Config) -> list[float]:
     return [cost * math.hypot(dx, dy) for dx, dy, _ in action_offsets(constraints.num_actions)]
 
 
+class FieldTables(NamedTuple):
+    """The field of a file on the map and on the lattice, on the CPU."""
+
+    cells: Tensor
+    """Cells whose centres lie in the field, [R, C] bool."""
+    positions: Tensor
+    """Positions from which a UAV can move on within the field, [X, Y] bool."""
+    moves: Tensor
+    """Moves that stay in the field, [X, Y, Z, A] bool."""
+
+
 class Lattice:
     """Positions at multiples of `spacing` in x and y and at Z altitudes.
 
@@ -74,11 +86,12 @@ class Lattice:
         offsets: lattice step of each of the A = `num_actions` actions, [A, 3] int64.
         costs: cost of each action without wind, [A] float64.
         sectors: division of the area into one sector per UAV.
-        field: positions of the field, [X, Y] bool; None if it has all, or missions draw fields.
+        tables: field of a file; None if missions map the whole area, or draw a field each.
+        field: `tables.positions` on the device, or None.
     """
 
     def __init__(
-        self, config: Config, device: torch.device | str, field: Tensor | None = None
+        self, config: Config, device: torch.device | str, tables: FieldTables | None = None
     ) -> None:
         self.shape = config.geometry.lattice_shape
         self.spacing = config.experiment.constraints.spacing
@@ -86,6 +99,7 @@ class Lattice:
         steps = action_offsets(config.experiment.constraints.num_actions)
         self.num_actions = len(steps)
         self.offsets = torch.tensor(steps, device=device)
+        self.tables, field = tables, None if tables is None else tables.positions
         self.field = None if field is None else field.to(device)
         self.sectors = Sectors(config.missions.most_agents, self.shape[:2], device, field)
         self._size = torch.tensor(self.shape, device=device)

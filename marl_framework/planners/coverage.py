@@ -14,9 +14,7 @@ from marl_framework.kernels import search
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.mission.field import find_tables
-from marl_framework.mission.field_file import FieldTables
-from marl_framework.mission.lattice import Lattice
+from marl_framework.mission.lattice import FieldTables, Lattice
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 
@@ -50,9 +48,7 @@ class _Plan(NamedTuple):
 class _Team:
     """Plans the flights of teams of `size` UAVs; see `CoveragePlanner`."""
 
-    def __init__(
-        self, config: Config, lattice: Lattice, size: int, field: FieldTables | None
-    ) -> None:
+    def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
         self._lattice = lattice
         actions = config.experiment.constraints.num_actions
         self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
@@ -60,8 +56,8 @@ class _Team:
         camera = Camera(config, "cpu")
         spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _trace_path(*(_choose_lanes(*span) for span in spans))
-        if field is not None:
-            path = _fit_into_field(path, spans, field)
+        if lattice.tables is not None:
+            path = _fit_into_field(path, spans, lattice.tables)
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
         self._lanes = _cut_path(path, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
@@ -171,8 +167,8 @@ class CoveragePlanner:
         self._lattice = lattice
         self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
         self._version = version_for(config.compute, lattice.offsets.device)
-        sizes, field = set(config.missions.team_sizes), find_tables(config)
-        self._teams = {size: _Team(config, lattice, size, field) for size in sizes}
+        sizes = set(config.missions.team_sizes)
+        self._teams = {size: _Team(config, lattice, size) for size in sizes}
 
     @torch.no_grad()
     def act(self, state: MissionState, generator: torch.Generator) -> Decision:

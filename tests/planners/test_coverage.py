@@ -149,6 +149,14 @@ def test_it_sees_all_of_a_field_that_can_be_seen(
     assert (covered > (seen & inside).sum() / inside.sum() - 1e-6).all()
 
 
+def test_it_needs_no_file_that_the_missions_have_read(tmp_path: Path) -> None:
+    path = write_zones(tmp_path / "f.geojson", feature(ARMS["L"]))
+    config = small_config(environment={"field": str(path)})
+    env = MissionEnvironment(config, 2, "cpu", "test")
+    path.unlink()
+    evaluate(env, CoveragePlanner(config, env.lattice), 2, 3)
+
+
 @pytest.mark.parametrize("altitude", [5.0, 10.0, 15.0])
 def test_a_field_that_is_the_whole_area_changes_no_flight(altitude: float, tmp_path: Path) -> None:
     path = write_zones(tmp_path / "f.geojson", feature(shapely.box(0, 0, 30, 25)))
