@@ -48,6 +48,17 @@ def place_at(latitude: float, longitude: float) -> Place:
     return Place(local_system(longitude, latitude), (0.0, 0.0))
 
 
+def find_place(origin: tuple[float, float] | None) -> Place | None:
+    """Return the place of a map at `deployment.origin`, as `place_at`; None if it is unknown.
+
+    Raises ConfigError if rasterio is missing.
+    """
+    if origin is None:
+        return None
+    require_rasterio("deployment.origin", "sets the location of the map")
+    return place_at(*origin)
+
+
 def transform(source: Any, target: Any, points: Array) -> Array:
     """Convert points [P, 2] between coordinate systems; x or longitude comes first.
 

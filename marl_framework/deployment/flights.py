@@ -11,7 +11,7 @@ import torch
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.field import RANDOM
-from marl_framework.config.geography import Place, place_at, require_rasterio
+from marl_framework.config.geography import Place, find_place
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres
 from marl_framework.deployment.hazards import find_hazards, warn_of_hazards
@@ -185,11 +185,9 @@ def _place(environment: MissionEnvironment) -> Place | None:
     raster, settings = environment.terrain.raster, environment.config.deployment
     name = environment.config.environment.field or environment.config.sensor.simulation.raster.path
     place = None if raster is None else raster.place
-    if settings.origin is not None:
-        if place is not None:
-            raise ConfigError(f"deployment.origin: {name} already has coordinates; set it to null")
-        require_rasterio("deployment.origin", "sets the location of the map")
-        place = place_at(*settings.origin)
+    if place is not None and settings.origin is not None:
+        raise ConfigError(f"deployment.origin: {name} already has coordinates; set it to null")
+    place = place or find_place(settings.origin)
     if place is not None:
         home_metres(place, settings.home)  # raises ConfigError for a distant home
     elif settings.home is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.geography import place_at, require_rasterio
+from marl_framework.config.geography import find_place
 from marl_framework.config.model import Config
 from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.frame_camera import FrameReader
@@ -146,15 +146,12 @@ def calibrate(config: Config, folder: Path) -> Calibration:
     lies below its camera. Its cells begin at a pixel of the map, as in missions. Raises ConfigError
     if the map or the detector cannot be used.
     """
-    settings, origin = config.sensor.simulation.raster, config.deployment.origin
+    settings = config.sensor.simulation.raster
     if isinstance(settings.threshold, str):
         raise ConfigError(f"--threshold {settings.threshold}: use a value, not a percentile")
     raster = read_raster(settings)
     check_threshold(raster, settings.threshold)
-    place = raster.place
-    if place is None and origin is not None:
-        require_rasterio("deployment.origin", "sets the location of the map")
-        place = place_at(*origin)
+    place = raster.place or find_place(config.deployment.origin)
     reader, sides = FrameReader(config, place), Camera(config, "cpu").sides
     levels, ignored = np.array(config.geometry.altitudes), Counter[str]()
     misses, false_alarms = ({height: Count() for height in levels.tolist()} for _ in range(2))

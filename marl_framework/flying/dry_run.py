@@ -115,11 +115,9 @@ def area_place(config: Config) -> geography.Place | None:
     Windows of a measured map may be turned or mirrored, so their place is unknown, too. Raises
     ConfigError if rasterio is missing.
     """
-    origin = config.deployment.origin
-    if origin is None or "raster" in config.sensor.simulation.kinds:
+    if "raster" in config.sensor.simulation.kinds:
         return None
-    geography.require_rasterio("deployment.origin", "sets the location of the maps")
-    return geography.place_at(*origin)
+    return geography.find_place(config.deployment.origin)
 
 
 def return_seconds(environment: MissionEnvironment) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
-from marl_framework.config.geography import Array, Place, place_at, require_rasterio
+from marl_framework.config.geography import Array, Place, find_place
 from marl_framework.config.geojson import explain, polygon_of, read_polygons, to_metres
 from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY
@@ -226,21 +226,20 @@ def _warn_if_outside(
 
 
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
-    origin, raster = config.deployment.origin, terrain.raster
+    raster = terrain.raster
     if raster is not None and split != DEPLOYMENT:
         raise _error(
             f"{name} is in longitude and latitude, which on a raster only deployment supports; "
             'use metres in the area and "coordinates": "metres"'
         )
-    if raster is not None and raster.place is not None:
-        return raster.place
-    if origin is None:
+    place = None if raster is None else raster.place
+    place = place or find_place(config.deployment.origin)
+    if place is None:
         raise _error(
             f"{name} is in longitude and latitude, and the location of the area is unknown; set "
             'deployment.origin, or use metres and "coordinates": "metres"'
         )
-    require_rasterio(KEY, f"{name} is in longitude and latitude")
-    return place_at(*origin)
+    return place
 
 
 def _error(text: str) -> ConfigError:
