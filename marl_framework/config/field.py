@@ -34,27 +34,19 @@ def read_field(name: str) -> Field:
     """
     # Imported here, because configurations without a field need no NumPy.
     from marl_framework.config.geography import require_rasterio
-    from marl_framework.config.geojson import check_degrees, explain, polygon_of, read_polygons
+    from marl_framework.config.geojson import read_polygons
 
     file = read_polygons(name, FIELD_KEY)
     import shapely
     from shapely.affinity import translate
 
-    parts = []
-    for number, feature in enumerate(file.features, start=1):
-        try:
-            parts.append(polygon_of(feature))
-            if not file.in_metres:
-                check_degrees(parts[-1])
-        except Exception as error:  # shapely raises many types
-            raise ConfigError(f"{FIELD_KEY}: {name}, feature {number}: {explain(error)}") from error
-    shape, origin = shapely.union_all(parts), None
+    shape, origin = shapely.union_all(file.each(lambda polygon, _: polygon)), None
     if not file.in_metres:
         require_rasterio(FIELD_KEY, f"{name} is in longitude and latitude")
         try:
             shape, origin = _around_corner(shape)
         except ValueError as error:
-            raise ConfigError(f"{FIELD_KEY}: {name}: {explain(error)}") from error
+            raise ConfigError(f"{FIELD_KEY}: {name}: {error}") from error
     left, bottom, _, _ = shape.bounds
     return Field(translate(shape, -left, -bottom), origin)
 

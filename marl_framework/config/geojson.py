@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,14 +21,33 @@ from marl_framework.config.named_maps import locate
 
 _LONGEST_EDGE = 1e-3  # [degrees]; longer edges are curves in metres
 
+Converted = TypeVar("Converted")
+
 
 class PolygonFile(NamedTuple):
     """Contents of a GeoJSON file of polygons."""
 
+    where: str
+    """Key of the configuration, and name of the file."""
     features: list[Any]
     """Features, at least one."""
     in_metres: bool
     """Whether coordinates are metres; otherwise longitude and latitude."""
+
+    def each(self, convert: Callable[[Any, Any], Converted]) -> list[Converted]:
+        """Convert the polygon of each feature, in the file's coordinates, and its properties.
+
+        Raises ConfigError with the number of a feature that is no valid polygon, or for which
+        `convert` raises an error.
+        """
+        converted = []
+        for number, feature in enumerate(self.features, start=1):
+            try:
+                polygon = _polygon_of(feature, self.in_metres)
+                converted.append(convert(polygon, feature.get("properties") or {}))
+            except Exception as error:  # shapely raises many types
+                raise ConfigError(f"{self.where}, feature {number}: {error!s:.200}") from error
+        return converted
 
 
 def read_polygons(name: str, key: str) -> PolygonFile:
@@ -35,21 +55,18 @@ def read_polygons(name: str, key: str) -> PolygonFile:
 
     Raises ConfigError if shapely is missing, or the file has no features.
     """
-
-    def error(text: str) -> ConfigError:
-        return ConfigError(f"{key}: {text}")
-
     try:
         import_module("shapely")
-    except ImportError as missing:
-        raise error("polygons need shapely; pip install 'marl_framework[geo]'") from missing
-    path = locate(name, key)
+    except ImportError as error:
+        text = f"{key}: polygons need shapely; pip install 'marl_framework[geo]'"
+        raise ConfigError(text) from error
+    path, where = locate(name, key), f"{key}: {name}"
     if not os.path.isfile(path):
-        raise error(f"{name} does not exist or is not a file")
+        raise ConfigError(f"{where} does not exist or is not a file")
     try:
         tree = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as unreadable:
-        raise error(f"{name} cannot be read as GeoJSON: {unreadable}") from unreadable
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} cannot be read as GeoJSON: {error}") from error
     match tree:
         case {"type": "FeatureCollection"}:
             pass
@@ -58,18 +75,18 @@ def read_polygons(name: str, key: str) -> PolygonFile:
         case {"type": "Polygon" | "MultiPolygon"}:
             tree = {"features": [{"geometry": tree}]}
         case _:
-            raise error(f"{name} is not a GeoJSON FeatureCollection, Feature or polygon")
+            raise ConfigError(f"{where} is not a GeoJSON FeatureCollection, Feature or polygon")
     if not isinstance(tree.get("features"), list) or not tree["features"]:
-        raise error(f"{name} has no features")
+        raise ConfigError(f"{where} has no features")
     if tree.get("coordinates", "metres") != "metres":
-        raise error(f'{name}: "coordinates" must be "metres", or absent for WGS 84')
-    return PolygonFile(tree["features"], "coordinates" in tree)
+        raise ConfigError(f'{where}: "coordinates" must be "metres", or absent for WGS 84')
+    return PolygonFile(where, tree["features"], "coordinates" in tree)
 
 
-def polygon_of(feature: Any) -> Any:
+def _polygon_of(feature: Any, in_metres: bool) -> Any:
     """Return the shapely Polygon or MultiPolygon of a feature, in the file's coordinates.
 
-    Raises ValueError if it is not a polygon, or an invalid one.
+    Raises ValueError if it is not a polygon, or an invalid one, or coordinates are not degrees.
     """
     import shapely
     from shapely.geometry import shape
@@ -81,27 +98,14 @@ def polygon_of(feature: Any) -> Any:
         polygon = shapely.force_2d(shape(geometry))
     if polygon.is_empty or not polygon.is_valid:
         raise ValueError(f"polygon is invalid: {shapely.is_valid_reason(polygon)}")
+    west, south, east, north = polygon.bounds
+    if not in_metres and (west < -180 or east > 180 or south < -90 or north > 90):
+        raise ValueError("coordinates must be longitude, latitude in degrees")
     return polygon
 
 
 def to_metres(polygon: Any, place: Place) -> Any:
-    """Convert a polygon from longitude and latitude to metres from a place's lower left corner.
-
-    Raises ValueError if coordinates are not degrees.
-    """
+    """Convert a polygon from longitude and latitude to metres from a place's lower left corner."""
     import shapely
 
-    check_degrees(polygon)
     return shapely.transform(shapely.segmentize(polygon, _LONGEST_EDGE), place.metres)
-
-
-def check_degrees(polygon: Any) -> None:
-    """Raise a ValueError if coordinates are not longitude and latitude."""
-    west, south, east, north = polygon.bounds
-    if west < -180 or east > 180 or south < -90 or north > 90:
-        raise ValueError("coordinates must be longitude, latitude in degrees")
-
-
-def explain(error: Exception) -> str:
-    """Return the message of an error as one short line; shapely raises many types."""
-    return " ".join(str(error).split())[:200]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError, ConfigWarning
 from marl_framework.config.geography import Array, Place, find_place
-from marl_framework.config.geojson import explain, polygon_of, read_polygons, to_metres
+from marl_framework.config.geojson import read_polygons, to_metres
 from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.mission.lattice import Lattice, action_offsets
@@ -190,18 +190,12 @@ def find_zones(
         return None
     file = read_polygons(name, KEY)
     place = None if file.in_metres else _place(config, terrain, split, name)
-    zones = []
-    for number, feature in enumerate(file.features, start=1):
-        try:
-            zones.append(_zone(feature, place))
-        except Exception as error:  # shapely raises many types
-            raise _error(f"{name}, feature {number}: {explain(error)}") from error
+    zones = file.each(lambda polygon, properties: _zone(polygon, properties, place))
     raster = terrain.raster if split == DEPLOYMENT else None  # missions fly windows of its map
-    if raster is None:
-        sides = config.environment.x_dim, config.environment.y_dim
-        _warn_if_outside(zones, "area", sides, file.in_metres, name)
-    else:
-        _warn_if_outside(zones, "map", raster.extent, file.in_metres, name)
+    where, extent = "area", (config.environment.x_dim, config.environment.y_dim)
+    if raster is not None:
+        where, extent = "map", raster.extent
+    _warn_if_outside(zones, where, extent, file.in_metres, name)
     return NoFlyZones(zones, config, raster is not None, in_field)
 
 
@@ -228,28 +222,22 @@ def _warn_if_outside(
 def _place(config: Config, terrain: Terrain, split: str, name: str) -> Place:
     raster = terrain.raster
     if raster is not None and split != DEPLOYMENT:
-        raise _error(
-            f"{name} is in longitude and latitude, which on a raster only deployment supports; "
-            'use metres in the area and "coordinates": "metres"'
+        raise ConfigError(
+            f"{KEY}: {name} is in longitude and latitude, which on a raster only deployment "
+            'supports; use metres in the area and "coordinates": "metres"'
         )
     place = None if raster is None else raster.place
     place = place or find_place(config.deployment.origin)
     if place is None:
-        raise _error(
-            f"{name} is in longitude and latitude, and the location of the area is unknown; set "
-            'deployment.origin, or use metres and "coordinates": "metres"'
+        raise ConfigError(
+            f"{KEY}: {name} is in longitude and latitude, and the location of the area is unknown; "
+            'set deployment.origin, or use metres and "coordinates": "metres"'
         )
     return place
 
 
-def _error(text: str) -> ConfigError:
-    return ConfigError(f"{KEY}: {text}")
-
-
-def _zone(feature: Any, place: Place | None) -> Zone:
-    """Convert a GeoJSON feature to a zone in metres; raise a ValueError if it is invalid."""
-    polygon = polygon_of(feature)
-    properties = feature.get("properties") or {}
+def _zone(polygon: Any, properties: Mapping[str, Any], place: Place | None) -> Zone:
+    """Return a zone in metres; raise a ValueError if a property is invalid."""
     for name in properties:
         if name not in ("floor", "height") and name.lower() in ("floor", "height"):
             raise ValueError(f"property {name} is misspelt; write {name.lower()}")
