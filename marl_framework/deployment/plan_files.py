@@ -26,10 +26,7 @@ def write_files(flight: FlightPlan, folder: Path) -> None:
     name = folder / f"uav_{flight.uav}"
     _write_plan(flight, name.with_suffix(".plan"))
     _write_waypoint_list(flight, name.with_suffix(".waypoints"))
-    if flight.settings.autopilot == "px4":
-        _write_px4_parameters(flight, name.with_suffix(".params"))
-    else:
-        _write_ardupilot_parameters(flight, name.with_suffix(".param"))
+    _write_parameters(flight, name)
 
 
 def _write_plan(flight: FlightPlan, file: Path) -> None:
@@ -90,16 +87,13 @@ def _write_waypoint_list(flight: FlightPlan, file: Path) -> None:
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _write_ardupilot_parameters(flight: FlightPlan, file: Path) -> None:
-    """Write parameters for Mission Planner and MAVProxy."""
-    lines = [f"{name},{value:g}" for name, value in parameters(flight).items()]
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _write_px4_parameters(flight: FlightPlan, file: Path) -> None:
-    """Write parameters for QGroundControl, which compares the number of the vehicle."""
-    lines = ["# Vehicle-Id\tComponent-Id\tName\tValue\tType"]
-    for name, value in parameters(flight).items():
-        kind = _INTEGER if isinstance(value, int) else _REAL
-        lines.append("\t".join(map(str, (flight.uav, 1, name, f"{value:g}", kind))))
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def _write_parameters(flight: FlightPlan, file: Path) -> None:
+    """Write ArduPilot's parameters for Mission Planner and MAVProxy, PX4's for QGroundControl."""
+    values = parameters(flight).items()
+    suffix, lines = ".param", [f"{name},{value:g}" for name, value in values]
+    if flight.settings.autopilot == "px4":
+        suffix, lines = ".params", ["# Vehicle-Id\tComponent-Id\tName\tValue\tType"]
+        for name, value in values:  # QGroundControl compares the number of the vehicle
+            kind = _INTEGER if isinstance(value, int) else _REAL
+            lines.append(f"{flight.uav}\t1\t{name}\t{value:g}\t{kind}")
+    file.with_suffix(suffix).write_text("\n".join(lines) + "\n", encoding="utf-8")
