@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -256,10 +255,9 @@ def without_holes(polygon: Any) -> list[Any]:
     west, south, east, north = polygon.bounds
     middle = polygon.interiors[0].centroid.x
     halves = shapely.box(west, south, middle, north), shapely.box(middle, south, east, north)
-    parts = [shapely.get_parts(polygon & half) for half in halves]
     return [
         piece
-        for part in itertools.chain(*parts)
+        for part in shapely.get_parts([polygon & half for half in halves])
         if part.geom_type == "Polygon"
         for piece in without_holes(part)
     ]
