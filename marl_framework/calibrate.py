@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from marl_framework.config.loading import load_config, with_changes
+    from marl_framework.config.yaml_text import format_yaml
 
     frames = Path(options.frames)
     if not frames.is_dir():
@@ -54,12 +55,12 @@ def _run(options: argparse.Namespace) -> int:
     config = with_changes(config, {"sensor": {"simulation": {"raster": raster}}}, "options")
 
     # Imported here, because they load PyTorch: help and bad input are reported at once.
-    from marl_framework.flying.calibration import calibrate, params, report
+    from marl_framework.flying.calibration import calibrate, report
 
     loaded()
     found = calibrate(config, frames)
     print(report(found))
-    text = params(found)
+    text = format_yaml({"sensor": {"model": {"type": "table", "table": found.table()}}})
     if options.out is None:
         print(text, end="")
         return 0

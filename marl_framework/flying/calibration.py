@@ -16,7 +16,6 @@ import torch
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import find_place
 from marl_framework.config.model import Config
-from marl_framework.config.yaml_text import format_yaml
 from marl_framework.flying.frame_camera import FrameReader
 from marl_framework.flying.frames import FrameFolder, UnusableFrameError, counting
 from marl_framework.flying.messages import Bits
@@ -132,11 +131,6 @@ def _show(found: Rate | None) -> str:
         return "-"
     rate, low, high, cells = found
     return f"{rate:.4f} ({low:.4f} to {high:.4f}) of {cells}"
-
-
-def params(found: Calibration) -> str:
-    """Return `sensor.model` as the text of a params file. Raises ConfigError as `table` does."""
-    return format_yaml({"sensor": {"model": {"type": "table", "table": found.table()}}})
 
 
 def calibrate(config: Config, folder: Path) -> Calibration:
