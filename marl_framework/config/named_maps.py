@@ -16,13 +16,8 @@ from datetime import date, timedelta
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from marl_framework.config.errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 DATA, SAMPLE = "data:", "matplotlib:"
 """Prefixes of named maps, and of sample data of matplotlib."""
@@ -224,8 +219,7 @@ def _download(name: str, named: NamedMap, key: str) -> Path:
             return _converted(file, named, stem.with_suffix(".geojson"), _write_field)
         return file
     except (OSError, ValueError) as error:  # ValueError: another checksum
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{key}: {name} cannot be downloaded to {folder}: {reason}") from error
+        raise ConfigError(f"{key}: {name} cannot be downloaded to {folder}: {error}") from error
 
 
 def _converted(
@@ -244,7 +238,10 @@ def _converted(
 
 
 def _write_flight(file: Path, named: NamedMap, out: Path) -> None:
-    """Write the map of a flight in a table of R to an NPZ file; reading a table takes a minute."""
+    """Write the map of a flight in a table of R to an NPZ file; reading a table takes a minute.
+
+    Tiles of the map are NaN where nothing was measured.
+    """
     import numpy as np
     import rdata
 
@@ -255,7 +252,10 @@ def _write_flight(file: Path, named: NamedMap, out: Path) -> None:
     rows = np.all([column == value for column, value in pairs], axis=0)
     if not rows.any():
         raise ValueError(f"no flight {named.flight} in {file.name}")
-    values = _grid(x[rows], y[rows], temperature[rows], named.resolution)
+    metres = np.stack((x[rows], y[rows]))
+    tiles = np.rint((metres - metres.min(1, keepdims=True)) / named.resolution).astype(int)
+    values = np.full(tiles.max(1) + 1, np.nan, np.float32)
+    values[tuple(tiles)] = temperature[rows]
     np.savez(out, temperature=values, resolution_m=named.resolution)
 
 
@@ -274,18 +274,3 @@ def _write_field(file: Path, named: NamedMap, out: Path) -> None:
                 features.append({"type": "Feature", "properties": {}, "geometry": geometry})
     tree = {"type": "FeatureCollection", "coordinates": "metres", "features": features}
     out.write_text(json.dumps(tree))
-
-
-def _grid(
-    x: npt.NDArray[np.float64],
-    y: npt.NDArray[np.float64],
-    values: npt.NDArray[np.float64],
-    tile: float,
-) -> npt.NDArray[np.float32]:
-    """Return the values of tiles at x, y [m] as a map, x first; NaN where nothing was measured."""
-    import numpy as np
-
-    place = np.stack([np.rint((axis - axis.min()) / tile).astype(int) for axis in (x, y)])
-    grid = np.full(place.max(1) + 1, np.nan, np.float32)
-    grid[tuple(place)] = values
-    return grid
