@@ -32,11 +32,9 @@ def find_tables(config: Config) -> FieldTables | None:
 
 def find_fields(config: Config, lattice: Lattice, split: str) -> Fields | None:
     """Return the fields of missions; None if they map the whole area."""
-    if lattice.tables is not None:
-        return Fields(config, lattice, lattice.tables)
     if config.environment.field == RANDOM and split != DEPLOYMENT:
         return Fields(config, lattice, RandomFields(config, lattice))
-    return None
+    return None if lattice.tables is None else Fields(config, lattice)
 
 
 class Fields:
@@ -47,24 +45,21 @@ class Fields:
     """
 
     def __init__(
-        self, config: Config, lattice: Lattice, source: FieldTables | RandomFields
+        self, config: Config, lattice: Lattice, random: RandomFields | None = None
     ) -> None:
         map_shape, self._prior = config.geometry.map_shape, config.mapping.prior
         _check_prior(config)
-        self.random = source if isinstance(source, RandomFields) else None
-        device = lattice.offsets.device
-        self._cells = None
-        if not isinstance(source, RandomFields):
-            self._cells = source.cells.to(device)
+        self.random, device = random, lattice.offsets.device
+        self._cells = None if lattice.tables is None else lattice.tables.cells.to(device)
         self._area = lattice_weights(map_shape, lattice.shape[:2], device)
         self._number = map_shape[0] * map_shape[1]
 
     def begin(self, state: MissionState, draws: ResetDraws, mask: Tensor | None) -> None:
         """Set the cells of new missions, see `MissionState.inside`; `mask` as in `reset`."""
-        if self.random is None:
-            assert self._cells is not None
+        if self._cells is not None:
             cells = self._cells.expand_as(state.inside)
         else:
+            assert self.random is not None
             assert draws.field is not None
             cells = self.random.cells(draws.field)
         assign(state.inside, cells, mask)
