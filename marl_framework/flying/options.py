@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from marl_framework.command_line import (
     Parser,
@@ -24,10 +23,6 @@ from marl_framework.mission.seeding import MAX_SEED
 from marl_framework.runs.names import check_run_name, checkpoint_file
 from marl_framework.training.guard import guarded
 from marl_framework.training.options import refuse
-
-if TYPE_CHECKING:
-    from marl_framework.config.model import Config
-    from marl_framework.planners.team import Checkpoint
 
 _MEANING = "Fly a team whose UAVs decide in the air, each from what it has read and heard."
 _PLANNERS = [name for name in PLANNER_NAMES if name != "oracle"]  # which sees the true map
@@ -96,13 +91,18 @@ def _run(options: argparse.Namespace, given: argparse.Namespace) -> int:
     from marl_framework.flying.dry_run import check_supported
     from marl_framework.flying.replay import replay
     from marl_framework.flying.solo import fly_one
+    from marl_framework.planners.team import find_checkpoint, load_team, mission_config
 
     loaded()
     if options.replay is not None:
         return replay(_record_file(options.replay), options.checkpoint)
     if options.of is not None:
         options.overrides.append(f"experiment.missions.n_agents={options.of}")
-    config, checkpoint = _configuration(options)
+    checkpoint = None
+    if options.checkpoint is not None:
+        load = load_team if options.policy == LEARNED else find_checkpoint
+        checkpoint = load(options.checkpoint)
+    config = mission_config(options.config, options.overrides, checkpoint)
     check_supported(config)
     if options.separation is None:
         options.separation = config.deployment.separation
@@ -110,16 +110,6 @@ def _run(options: argparse.Namespace, given: argparse.Namespace) -> int:
     options.check = options.archive_earlier = False
     fly = dry_run if options.dry_run else fly_one
     return fly(config, torch.device("cpu"), checkpoint, options)
-
-
-def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
-    from marl_framework.planners.team import find_checkpoint, load_team, mission_config
-
-    checkpoint = None
-    if options.checkpoint is not None:
-        load = load_team if options.policy == LEARNED else find_checkpoint
-        checkpoint = load(options.checkpoint)
-    return mission_config(options.config, options.overrides, checkpoint), checkpoint
 
 
 def _record_file(where: str) -> Path:
