@@ -147,8 +147,7 @@ def _quiet_exporters() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         # torch.export prints the traced graph before it fails.
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
     finally:
         logger.setLevel(level)
