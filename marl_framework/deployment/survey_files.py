@@ -125,7 +125,7 @@ def line_geometry(degrees: Array) -> dict[str, Any] | None:
         turn = end[0] - start[0]
         if abs(turn) > 180:
             side = 180.0 if start[0] > 0 else -180.0
-            share = (side - start[0]) / (turn + 2 * side)
+            share = (side - start[0]) / (turn + 2 * side or 1.0)  # 0 if both ends lie on it
             latitude = round(start[1] + share * (end[1] - start[1]), 9)
             parts[-1].append([side, latitude])
             parts.append([[-side, latitude]])

@@ -156,6 +156,15 @@ def test_a_path_of_one_point_is_a_point_and_of_none_is_nothing() -> None:
     assert line_geometry(np.zeros((0, 2))) is None
 
 
+def test_a_line_along_the_antimeridian_has_finite_points() -> None:
+    """Points on it are at 180 or -180 degrees, as rounded."""
+    for side in (180.0, -180.0):
+        found = line_geometry(np.array([[side, 1.0], [-side, 2.0], [-side, 3.0]]))
+        parts = np.concatenate(found["coordinates"])
+        assert np.isfinite(parts).all()
+        assert set(np.abs(parts[:, 0])) == {180.0}
+
+
 @pytest.mark.parametrize("east", [True, False])
 def test_a_line_over_the_antimeridian_is_cut(east: bool) -> None:
     """RFC 7946, section 3.1.9."""
