@@ -124,7 +124,7 @@ def _read_facts(path: Path) -> dict[str, float]:
         facts = {name: float(content[name]) for name in ("time", *names, "altitude", *_ATTITUDE)}
         if all(map(math.isfinite, facts.values())):
             return facts
-    except (OSError, ValueError, TypeError, KeyError, OverflowError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         pass
     raise UnusableFrameError("incomplete JSON")
 

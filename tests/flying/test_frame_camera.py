@@ -275,6 +275,14 @@ def test_frames_that_do_not_fit_are_ignored(tmp_path: Path, reason: str | None) 
     assert camera.ignored.total() == (reason is not None)
 
 
+def test_json_that_is_nested_too_deeply_is_ignored(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "frame.png"), np.zeros((4, 4), np.uint8))
+    (tmp_path / "frame.json").write_text("[" * 100_000)
+    ignored = Counter[str]()
+    assert list(FrameFolder(tmp_path).new(ignored)) == []
+    assert ignored == {"incomplete JSON": 1}
+
+
 def test_a_frame_that_shows_a_part_of_the_footprint_is_ignored() -> None:
     # At the edge of the map only the part of the footprint on the map must be in view.
     config = config_with(position_tolerance=10.0)
