@@ -16,7 +16,6 @@ from marl_framework.mission.lattice import FieldTables, Lattice, action_offsets
 from marl_framework.mission.no_fly_zones import check_starts
 
 _TOLERANCE = 1e-3  # by which positions may lie outside [m], as degrees are rounded
-_ROWS = 256  # of cells at once
 
 
 def read_tables(name: str, config: Config) -> FieldTables:
@@ -49,7 +48,9 @@ def read_tables(name: str, config: Config) -> FieldTables:
     moves = np.repeat((moves & leaves[..., None])[:, :, None], levels, axis=2)
     in_field = lattice.table() & torch.from_numpy(moves)
     check_starts(in_field, config, lattice, FIELD_KEY)
-    cells = _cells(shape, config.geometry.map_shape, config.geometry.cell_size)
+    axes = zip(config.geometry.map_shape, config.geometry.cell_size, strict=True)
+    rows, cols = ((np.arange(number) + 0.5) * size for number, size in axes)
+    cells = shapely.intersects_xy(shape, rows[:, None], cols)
     return FieldTables(torch.from_numpy(cells), torch.from_numpy(leaves), in_field)
 
 
@@ -92,15 +93,3 @@ def _check_parts(
             f"{FIELD_KEY}: {name}: UAVs cannot fly between its {len(sizes)} parts, of {listed} "
             "positions; lower experiment.constraints.spacing, or use one file for each part"
         )
-
-
-def _cells(shape: Any, map_shape: tuple[int, int], cell_size: tuple[float, float]) -> Array:
-    import shapely
-
-    rows, cols = map_shape
-    x, y = ((np.arange(n) + 0.5) * size for n, size in zip(map_shape, cell_size, strict=True))
-    cells = np.empty((rows, cols), dtype=bool)
-    for first in range(0, rows, _ROWS):
-        part = slice(first, first + _ROWS)
-        cells[part] = shapely.intersects_xy(shape, x[part, None], y[None])
-    return cells
