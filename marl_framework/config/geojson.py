@@ -96,7 +96,9 @@ def _polygon_of(feature: Any, in_metres: bool) -> Any:
         raise ValueError("geometry must be a Polygon or a MultiPolygon")
     with np.errstate(invalid="ignore"):  # NaN is rejected below
         polygon = shapely.force_2d(shape(geometry))
-    if polygon.is_empty or not polygon.is_valid:
+    if polygon.is_empty:
+        raise ValueError("polygon is empty")
+    if not polygon.is_valid:
         raise ValueError(f"polygon is invalid: {shapely.is_valid_reason(polygon)}")
     west, south, east, north = polygon.bounds
     if not in_metres and (west < -180 or east > 180 or south < -90 or north > 90):

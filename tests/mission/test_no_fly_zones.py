@@ -106,6 +106,7 @@ BAD = {
         "feature 1: .*Self-intersection",
     ),
     "nan": (in_metres(ring([0, 0], [1, 0], [float("nan"), 1], [0, 0])), "feature 1: .*Invalid"),
+    "nothing": (in_metres(feature(shapely.Polygon())), "feature 1: .*(?<!Valid Geometry)$"),
     "height": (in_metres(feature(SMALL, height="high")), "feature 1: .*height"),
     "huge height": (in_metres(feature(SMALL, height=10**400)), "feature 1: .*height"),
     "misspelt": (in_metres(feature(SMALL, Height=9)), "feature 1: .*Height"),
