@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from marl_framework.config import types
+from marl_framework.config.field import RANDOM
 from marl_framework.config.parts import TERRAINS
 
 MOST_AGENTS = 128
@@ -46,6 +47,11 @@ class EnvironmentConfig(types.Section):
     field: types.Text | None = None
     """GeoJSON file of the part of the area to map, whose extent replaces x_dim, y_dim and
     `deployment.origin`; `random` = each mission draws a polygon; null = the whole area."""
+
+    @property
+    def field_file(self) -> str | None:
+        """File of the field; None if missions draw a field each, or map the whole area."""
+        return None if self.field == RANDOM else self.field
 
 
 class FieldOfViewConfig(types.Section):

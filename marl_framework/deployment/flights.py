@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.field import RANDOM
 from marl_framework.config.geography import Place, find_place
 from marl_framework.config.model import Config
 from marl_framework.deployment.flight_plans import flight_plans, geofences, home_metres
@@ -154,8 +153,8 @@ def prepare(
     Raises ConfigError if the map or the checkpoint is missing or incompatible, if UAVs may crash,
     or if `deployment` contradicts the map.
     """
-    kinds, field = config.sensor.simulation.drawn_kinds, config.environment.field
-    has_field = field not in (None, RANDOM)
+    kinds = config.sensor.simulation.drawn_kinds
+    has_field = config.environment.field_file is not None
     if not has_field and kinds != ("raster",):
         raise ConfigError(
             f"sensor.simulation.kinds: deployment requires a measured map or a field, got "

@@ -24,10 +24,8 @@ NUMBERS = 3 + 2 * _KNOTS
 
 def find_tables(config: Config) -> FieldTables | None:
     """Read the field of a file; None if missions map the whole area, or draw a field each."""
-    name = config.environment.field
-    if name in (None, RANDOM):
-        return None
-    return read_tables(name, config)
+    file = config.environment.field_file
+    return None if file is None else read_tables(file, config)
 
 
 def find_fields(config: Config, lattice: Lattice, split: str) -> Fields | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY, MAP_KEY, locate
 from marl_framework.mission.no_fly_zones import KEY as ZONES
@@ -24,7 +23,6 @@ def files_read(config: Config) -> dict[str, str]:
         files[f"{MAP_KEY}: {raster}"] = locate(raster)
     if zones is not None:
         files[f"{ZONES}: {zones}"] = locate(zones, ZONES)
-    field = config.environment.field
-    if field is not None and field != RANDOM:
+    if (field := config.environment.field_file) is not None:
         files[f"{FIELD_KEY}: {field}"] = locate(field, FIELD_KEY)
     return {name: file_checksum(path) for name, path in files.items()}

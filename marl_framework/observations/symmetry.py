@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.field import RANDOM
 from marl_framework.config.model import Config
 from marl_framework.device import uses_triton
 from marl_framework.kernels.maps import Flown, Tables, Turned, take_turned
@@ -41,7 +40,7 @@ class Symmetries:
         has_middle = config.observation.window is not None or (x % 2 and y % 2)
         if not (has_middle and all(math.isclose(last, side) for last, side in ends)):
             advice = "set learning.symmetries=false"
-            if area.field in (None, RANDOM):  # the field of a file replaces the sides
+            if area.field_file is None:  # the field of a file replaces the sides
                 sides = "make environment.x_dim and y_dim even multiples of "
                 advice = f"{sides}experiment.constraints.spacing, or {advice}"
             raise ConfigError(
