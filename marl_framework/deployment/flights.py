@@ -113,7 +113,6 @@ class Deployment:
             completed = None if record.completed is None else record.completed[index].numpy()
             survey = Survey(record.belief[index].numpy(), completed, tracks, (x, y), cell, place)
             target = folder / FOLDER.format(index)
-            target.mkdir()
             write_survey(survey, target)
             plans = {} if place is None else self._write_plans(survey, place, target)
             values = {name: value[index].item() for name, value in finals.items()}

@@ -39,7 +39,8 @@ class Survey(NamedTuple):
 
 
 def write_survey(survey: Survey, folder: Path) -> None:
-    """Write a survey to a folder, as GeoTIFF and GeoJSON if its location is known."""
+    """Write a survey to a new folder, as GeoTIFF and GeoJSON if its location is known."""
+    folder.mkdir()
     maps = {"belief": survey.belief, "completed": survey.completed}
     for name, values in maps.items():
         if values is None:

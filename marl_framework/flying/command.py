@@ -108,7 +108,6 @@ def write_maps(
     tracks = [torch.tensor(each, dtype=torch.int64).view(-1, 3) for each in places]
     metres = [env.lattice.metres(track).double().numpy() for track in tracks]
     place, cell = area_place(env.config), env.config.geometry.cell_size
-    folder.mkdir()
     maps = belief[0].numpy(), None if completed is None else completed[0].numpy()
     write_survey(Survey(*maps, metres, (0.0, 0.0), cell, place), folder)
 
