@@ -113,10 +113,8 @@ class RandomFields:
         self._side_y, self._spacing = area.y_dim, lattice.spacing
         self._lattice, self._table = lattice, lattice.table()
         columns, rows, _ = self._shape = lattice.shape
-        most, least = (
-            config.missions.most_agents,
-            (columns - 2 * (columns // 4)) * max(1, int(_LEAST * (rows - 1))),
-        )
+        most = config.missions.most_agents
+        least = (columns - 2 * (columns // 4)) * max(1, int(_LEAST * (rows - 1)))
         if most > least:
             raise ConfigError(
                 f"experiment.missions.n_agents: {most} UAVs may not fit into a random field, which "
