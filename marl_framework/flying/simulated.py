@@ -117,8 +117,10 @@ class World:
         self.steps = [streams.draw_step() for _ in range(environment.episode_length)]
         self.start = environment.reset(self.reset)
         everything = config_to_dict(environment.config)
-        shared = format_yaml({section: everything[section] for section in _SHARED})
-        self.number = zlib.crc32(shared.encode()) << 32 | seed
+        shared = {section: everything[section] for section in _SHARED}
+        if (origin := environment.config.deployment.origin) is not None:
+            shared["origin"] = [round(angle, 6) for angle in origin]  # to 0.1 m
+        self.number = zlib.crc32(format_yaml(shared).encode()) << 32 | seed
         self.clock = SimulatedClock()
         self.sent: list[bytes] = []
         self.starts: list[Place] = [(x, y, z) for x, y, z in self.start.positions[0].tolist()]

@@ -16,6 +16,7 @@ from marl_framework.flying.options import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import read_geotiff
 from marl_framework.observations.completion import make_completion
+from tests.flying.dry import world_of
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -48,6 +49,18 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
         assert [float(cell) for cell in rows[-1].split(",")[2:]] == [*metres[:2], metres[2] + 5]
     assert (run / "team" / "belief.tiff").exists()
     assert not (run / "mission.html").exists()
+
+
+def test_uavs_with_another_origin_fly_another_mission() -> None:
+    """Places on the lattice of one would be elsewhere for the other."""
+
+    def number(**deployment: object) -> int:
+        return world_of(small_config(deployment=deployment)).number
+
+    origin = (48.1492, 11.5687)
+    assert number(origin=origin, speed=3.0) == number(origin=origin)
+    assert number(origin=(origin[0] + 1e-9, origin[1])) == number(origin=origin)  # rounding
+    assert len({number(), number(origin=origin), number(origin=(48.1493, 11.5687))}) == 3
 
 
 def test_a_uav_that_leaves_before_its_first_reading_is_in_the_summary(
