@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -36,13 +34,12 @@ def read_tables(name: str, config: Config) -> FieldTables:
     points = np.stack(np.meshgrid(np.arange(x), np.arange(y), indexing="ij"), -1) * spacing
     inside = np.asarray(shapely.intersects_xy(grown, *np.moveaxis(points, -1, 0)))
     steps = action_offsets(config.experiment.constraints.num_actions)
-    planar = {
-        step: inside & _in_field(grown, points, spacing * np.array(step))
-        for step in {(dx, dy) for dx, dy, _ in steps if dx or dy}
-    }
+    planar: dict[tuple[int, int], Array] = {}
     leaves = np.zeros((x, y), dtype=bool)
-    for step, moves in planar.items():
-        leaves |= moves & _shifted(inside, step)
+    for step in {(dx, dy) for dx, dy, _ in steps if dx or dy}:
+        ways = shapely.linestrings(np.stack((points, points + spacing * np.array(step)), -2))
+        planar[step] = inside & shapely.covers(grown, ways)
+        leaves |= planar[step] & _shifted(inside, step)
     _check_parts(leaves, planar, name, spacing)
     moves = np.stack([planar[dx, dy] if dx or dy else leaves for dx, dy, _ in steps], -1)
     moves = np.repeat((moves & leaves[..., None])[:, :, None], levels, axis=2)
@@ -52,14 +49,6 @@ def read_tables(name: str, config: Config) -> FieldTables:
     rows, cols = ((np.arange(number) + 0.5) * size for number, size in axes)
     cells = shapely.intersects_xy(shape, rows[:, None], cols)
     return FieldTables(torch.from_numpy(cells), torch.from_numpy(leaves), in_field)
-
-
-def _in_field(shape: Any, points: Array, step: Array) -> Array:
-    """Return which straight lines from `points` [X, Y, 2] by a step lie in a shape, [X, Y]."""
-    import shapely
-
-    lines = shapely.linestrings(np.stack((points, points + step), -2))
-    return np.asarray(shapely.covers(shape, lines))
 
 
 def _shifted(inside: Array, step: tuple[int, int]) -> Array:
