@@ -180,8 +180,9 @@ def prepare(
 
 def _place(environment: MissionEnvironment) -> Place | None:
     """Return the location of the map or field, from its file or from `deployment.origin`."""
-    raster, settings = environment.terrain.raster, environment.config.deployment
-    name = environment.config.environment.field or environment.config.sensor.simulation.raster.path
+    raster, config = environment.terrain.raster, environment.config
+    settings = config.deployment
+    name = config.environment.field_file or config.sensor.simulation.raster.path
     place = None if raster is None else raster.place
     if place is not None and settings.origin is not None:
         raise ConfigError(f"deployment.origin: {name} already has coordinates; set it to null")

@@ -105,6 +105,13 @@ def test_a_bad_setting_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_place_in_the_map_is_named_where_a_team_was_trained_on_random_fields(
+    fly: Fly, utm: Path, refused: Callable[..., str]
+) -> None:
+    fields = "environment.field=random", "experiment.missions.start=random"
+    assert str(utm) in refused(fly, utm, "deployment.origin=[48, 11]", *fields)
+
+
 def test_a_place_needs_coordinates_and_the_extra(
     fly: Fly,
     utm: Path,
