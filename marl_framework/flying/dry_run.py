@@ -12,8 +12,10 @@ import torch
 
 from marl_framework.config import geography
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.field import RANDOM
 from marl_framework.config.flying import FlyingConfig
 from marl_framework.config.model import Config
+from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.deployment.flight_plans import home_metres
 from marl_framework.deployment.schedule import landing_seconds, leg_seconds, transit_altitude
 from marl_framework.evaluation.flight import FlightLog, FlightRecord, planner_generator
@@ -53,10 +55,17 @@ class DryFlight(NamedTuple):
         return {name: float(self.record.metrics[name][0, -1]) for name in ("roi_entropy", "f1")}
 
 
-def check_supported(config: Config) -> None:
-    """Raise a ConfigError if pilots cannot fly the missions of a configuration."""
+def check_supported(config: Config, simulated: bool = True) -> None:
+    """Raise a ConfigError if pilots cannot fly the missions of a configuration.
+
+    With vehicles that are not `simulated`, missions may draw neither obstacles nor fields.
+    """
     missions = config.missions
     needed = {key: _FIXED[key] for key in missions.keys_that_end_missions}
+    if not simulated and config.environment.field == RANDOM:
+        needed[FIELD_KEY] = "a file, or null"
+    if not simulated and config.experiment.constraints.obstacles.number:
+        needed["experiment.constraints.obstacles.number"] = "0"
     if missions.has_delays:
         needed["experiment.uav.delay"] = "0"
     if len(set(missions.team_sizes)) > 1:

@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace, given: argparse.Namespace) -> int:
         load = load_team if options.policy == LEARNED else find_checkpoint
         checkpoint = load(options.checkpoint)
     config = mission_config(options.config, options.overrides, checkpoint)
-    check_supported(config)
+    check_supported(config, options.vehicle == SIMULATED)
     if options.separation is None:
         options.separation = config.deployment.separation
     # `fly_into_run` also serves commands with these options.

@@ -114,6 +114,7 @@ def test_a_flight_needs_no_record(
 
 GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.yaml")
 ONE = (*GAIN[1:], "--uav", "1")
+REAL = (*ONE, "--vehicle", "udpin://127.0.0.1:1", "--set", "experiment.missions.start=random")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,8 @@ ONE = (*GAIN[1:], "--uav", "1")
         ((*ONE, "--separation", "0", "--listen", "nonsense"), "--listen"),
         ((*ONE, "--separation", "0", "--camera", "nonsense"), "--camera"),
         ((*ONE, "--separation", "0", "--vehicle", "udpin://127.0.0.1:1"), "deployment.origin"),
+        ((*REAL, "--set", "experiment.constraints.obstacles.number=1"), "obstacles.number"),
+        ((*REAL, "--set", "environment.field=random"), "environment.field: not"),
         (("--replay", "missing.mcap"), "missing.mcap"),
         (("--replay", __file__), "test_fly.py"),
         (("--replay", __file__, "--dry-run"), "--dry-run"),
