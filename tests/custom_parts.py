@@ -44,6 +44,26 @@ class Blind(Cautious):
     false_alarm = miss
 
 
+class Measuring(Discs):
+    """Reads a number from its device when it is made."""
+
+    def __init__(self, config, device, split):
+        super().__init__(config, device, split)
+        self.width = (self.rows[1] - self.rows[0]).item()
+
+
+class Broken:
+    """Any kind of part; it cannot be made."""
+
+    def __init__(self, *arguments):
+        self.share = len(arguments) / 0
+
+
+class Stumbling(Cautious):
+    def miss(self, altitude):
+        return altitude / 0
+
+
 class Nothing:
     def __init__(self, *arguments):
         pass
@@ -286,6 +306,7 @@ def _reinforce(**methods):
 
 Silent = _reinforce(update=lambda self, *given: Reinforce.update(self, *given) and None)
 Flattening = _reinforce(act=lambda self, seen: Reinforce.act(self, seen).flatten(0, 1))
+Crashing = _reinforce(act=lambda self, seen: 1 / 0)
 Restless = _reinforce(act=lambda self, seen: Reinforce.act(self, seen) / 0)
 Forgetting = _reinforce(state_dict=lambda self: {"training_step": self.training_steps})
 Unwritten = _reinforce(state_dict=lambda self: {**Reinforce.state_dict(self), "self": self})

@@ -16,7 +16,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.mixture import Terrain
 from marl_framework.planners import Decision
 from marl_framework.planners.registry import make_planner
-from tests.custom_parts import MODULE
+from tests.custom_parts import MODULE, Broken
 from tests.small import random_actions, small_config
 
 
@@ -163,6 +163,7 @@ KIND = "sensor.simulation.kinds"
 REWARD = "experiment.reward.function"
 TYPE = "experiment.policy"
 SENSOR = "sensor.model.type"
+ACTOR = "networks.actor.type"
 BAD = [
     (KIND, "hills", "'split'"),
     (KIND, "nowhere.Discs", "nowhere"),
@@ -173,7 +174,7 @@ BAD = [
     (KIND, f"{MODULE}.Nothing", "draw(num, generator)"),
     (KIND, f"{MODULE}.Shapeless", "Shapeless.build"),
     (KIND, f"{MODULE}.Drawless", "Drawless.draw"),
-    (KIND, "broken.Discs", "ZeroDivisionError"),
+    (KIND, "broken.Discs", "ZeroDivisionError in line 1 of "),
     (KIND, "needy.Discs", "surely_not_installed"),
     (REWARD, "low", "low"),
     (REWARD, f"{MODULE}.high", "high"),
@@ -182,13 +183,14 @@ BAD = [
     (TYPE, "dqn", "'learned'"),
     (TYPE, f"{MODULE}.Eastward", "Eastward"),
     (TYPE, f"{MODULE}.Nothing", "act(state, generator)"),
-    (TYPE, f"{MODULE}.Hazy", "act(state, generator)"),
+    (TYPE, f"{MODULE}.Hazy", "AttributeError"),  # which its constructor raises
     (TYPE, f"{MODULE}.spec", "Spectral"),
     (SENSOR, "radar", "'table', 'exponential'"),
     (SENSOR, f"{MODULE}.Radar", "Radar"),
-    (SENSOR, f"{MODULE}.Westward", "AttributeError"),  # which its constructor raises
+    (SENSOR, f"{MODULE}.Westward", "AttributeError"),
     (SENSOR, f"{MODULE}.Nothing", "miss(altitude)"),
     (SENSOR, f"{MODULE}.Blind", "miss(5) + false_alarm(5)"),
+    (SENSOR, f"{MODULE}.Stumbling", "fails at 5 m: ZeroDivisionError in line "),
 ]
 
 
@@ -198,6 +200,21 @@ def test_what_is_wrong_with_an_own_part_is_one_line(tmp_path, refused, key, valu
     assert named in line
     assert (key if key != TYPE or "." not in value else "planner") in line
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("key", [KIND, TYPE, SENSOR, ACTOR, "experiment.algorithm"])
+def test_an_error_in_the_constructor_of_an_own_part_is_one_line(tmp_path, refused, key) -> None:
+    path = f"{MODULE}.Broken"
+    line = refused(train, "bad", f"{key}=[{path}]" if key == KIND else f"{key}={path}")
+    raised = Broken.__init__.__code__.co_firstlineno + 1
+    told = (path, "ZeroDivisionError", f"line {raised} of {sys.modules[MODULE].__file__}")
+    assert all(word in line for word in told)
+    assert (key if key != TYPE else "planner") in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_own_terrain_that_reads_numbers_when_it_is_made_is_trained_over() -> None:
+    assert train("measured", f"{KIND}=[{MODULE}.Measuring]") == 0
 
 
 def test_configurations_never_import_what_they_name() -> None:

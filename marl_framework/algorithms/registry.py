@@ -11,7 +11,7 @@ from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.rollout import Algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
-from marl_framework.config.parts import ALGORITHMS, load_part
+from marl_framework.config.parts import ALGORITHMS, custom_code, make_part
 from marl_framework.networks.registry import check_outputs
 from marl_framework.runs.checkpoint import check_plain
 
@@ -32,9 +32,16 @@ def make_algorithm(
         ConfigError: the algorithm cannot be loaded, or lacks a method, an attribute or an actor.
     """
     name = config.experiment.algorithm
-    parameters = "config", "sizes", "device", "symmetries", "graphs"
-    part = load_part(ALGORITHMS.get(name, name), _KEY, *parameters)
-    algorithm: Algorithm = part(config, config.network_sizes, device, symmetries, graphs)
+    algorithm: Algorithm = make_part(
+        ALGORITHMS,
+        name,
+        _KEY,
+        config=config,
+        sizes=config.network_sizes,
+        device=device,
+        symmetries=symmetries,
+        graphs=graphs,
+    )
     missing = [method for method in _METHODS if not callable(getattr(algorithm, method, None))]
     missing += [attribute for attribute in _ATTRIBUTES if not hasattr(algorithm, attribute)]
     if missing or "actor" not in algorithm.modules:
@@ -48,7 +55,8 @@ def make_algorithm(
 @torch.no_grad()
 def _check_custom(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
     """Check the state and the logits of a custom algorithm before training."""
-    state = algorithm.state_dict()
+    with custom_code(f"{name}.state_dict fails"):
+        state = algorithm.state_dict()
     if not isinstance(state, Mapping) or "actor" not in state:
         raise ConfigError(f"{name}.state_dict must return a dict with key `actor`")
     try:
@@ -58,5 +66,6 @@ def _check_custom(algorithm: Algorithm, sizes: NetworkSizes, name: str) -> None:
     seen = torch.zeros(2, 3, sizes.actor_channels, *sizes.shape, device=algorithm.device)
     if seen.is_meta:  # only estimates memory
         return
-    with torch.random.fork_rng(devices=[]):
-        check_outputs(algorithm.act(seen), [2, 3, sizes.num_actions], f"{name}.act", seen)
+    with torch.random.fork_rng(devices=[]), custom_code(f"{name}.act fails on {list(seen.shape)}"):
+        logits = algorithm.act(seen)
+    check_outputs(logits, [2, 3, sizes.num_actions], f"{name}.act", seen)

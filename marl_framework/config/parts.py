@@ -8,7 +8,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import shorten
+from traceback import extract_tb
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
@@ -71,6 +76,9 @@ PLANNERS = {
     "oracle": "marl_framework.planners.search.planner.make_oracle",
 }
 
+_LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, f"{os.sep}torch{os.sep}", "importlib")
+"""Parts of the names of files that call custom parts."""
+
 LEARNED = "learned"
 """Planner name of the trained team."""
 PLANNER_NAMES = (LEARNED, *PLANNERS)
@@ -86,6 +94,39 @@ def has_custom_parts(config: Any) -> bool:
     return config.experiment.reward.function is not None or any("." in name for name in names)
 
 
+def make_part(known: Mapping[str, str], name: str, key: str, **arguments: Any) -> Any:
+    """Create the part `name`: a key of `known`, which has the built-in parts, or a dotted path.
+
+    The part is called with the values of `arguments`, in order. Messages cite `key`. Raises
+    ConfigError as `load_part`, and if a custom part raises an exception, see `custom_code`.
+    """
+    make = load_part(known.get(name, name), key, *arguments)
+    if name in known:
+        return make(*arguments.values())
+    with custom_code(f"{key}: {name}: cannot be created"):
+        return make(*arguments.values())
+
+
+@contextmanager
+def custom_code(problem: str) -> Iterator[None]:
+    """Convert exceptions of a custom part to a ConfigError, which has them as cause.
+
+    The message has the problem, type and text of the exception, and its line in the first file
+    outside of this library and PyTorch.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        calls = [(call.filename, call.lineno) for call in extract_tb(error.__traceback__)]
+        calls = [call for call in calls if not any(part in call[0] for part in _LIBRARIES)]
+        own = [line for file, line in calls if file == calls[0][0]]
+        place = f" in line {own[-1]} of {calls[0][0]}" if own else ""
+        text = f"{type(error).__name__}{place}: {shorten(str(error), 300)}"
+        raise ConfigError(f"{problem}: {text}") from error
+
+
 def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     """Import the class or function at a dotted path, `module.name`.
 
@@ -94,17 +135,16 @@ def load_part(path: str, key: str, *parameters: str) -> Callable[..., Any]:
     imported or called with `parameters`.
     """
     module_name, _, name = path.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # importing a custom module can raise anything
-        problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            problem = (
-                f"there is no module {missing}; run from the folder that contains it, or add that "
-                "folder to PYTHONPATH"
-            )
-        raise ConfigError(f"{key}: {path}: {problem}") from error
+    with custom_code(f"{key}: {path}: {module_name} cannot be imported"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            raise ConfigError(
+                f"{key}: {path}: there is no module {error.name}; run from the folder that "
+                "contains it, or add that folder to PYTHONPATH"
+            ) from error
     part = getattr(module, name, None)
     if part is None:
         public = [other for other in vars(module) if not other.startswith("_")]

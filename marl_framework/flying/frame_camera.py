@@ -25,7 +25,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import CameraConfig
 from marl_framework.config.geography import Array
 from marl_framework.config.model import Config
-from marl_framework.config.parts import DETECTORS, load_part
+from marl_framework.config.parts import DETECTORS, make_part
 from marl_framework.flying.frames import (
     FOLDER,
     STREAM,
@@ -134,7 +134,7 @@ class FrameReader:
     def __init__(self, config: Config, place: geography.Place | None = None) -> None:
         self.settings = config.flying.camera
         name = self.settings.detector
-        self._detect: Detector = load_part(DETECTORS.get(name, name), _KEY, "config")(config)
+        self._detect: Detector = make_part(DETECTORS, name, _KEY, config=config)
         self._cell, self._place = config.geometry.cell_size, place
 
     def pose(self, frame: Frame) -> Pose:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.parts import SENSORS, load_part
+from marl_framework.config.parts import SENSORS, custom_code, make_part
 from marl_framework.kernels.cells import entropy
 
 _KEY = "sensor.model.type"
@@ -73,17 +73,14 @@ def error_rates(config: Config) -> Tensor:
     Raises ConfigError if the sensor cannot be loaded or created, or a rate is out of range.
     """
     name = config.sensor.model.type
-    make = load_part(SENSORS.get(name, name), _KEY, "config")
-    try:
-        sensor: Sensor = make(config)
-    except Exception as error:  # a custom sensor may raise anything
-        problem = f"cannot be created: {type(error).__name__}: {error}"
-        raise ConfigError(f"{_KEY}: {name}: {problem}") from error
+    sensor: Sensor = make_part(SENSORS, name, _KEY, config=config)
     if not all(callable(getattr(sensor, method, None)) for method in ("miss", "false_alarm")):
         raise ConfigError(f"{_KEY}: {name} must have miss(altitude) and false_alarm(altitude)")
     rates = []
     for altitude in config.geometry.altitudes:
-        at, pair = f"({altitude:g})", (sensor.miss(altitude), sensor.false_alarm(altitude))
+        at = f"({altitude:g})"
+        with custom_code(f"{_KEY}: {name} fails at {altitude:g} m"):
+            pair = sensor.miss(altitude), sensor.false_alarm(altitude)
         for method, rate in zip(("miss", "false_alarm"), pair, strict=True):
             if not isinstance(rate, Real) or not 0 < rate < 1:
                 text = f"{_KEY}: {name}.{method}{at} must be a number between 0 and 1"

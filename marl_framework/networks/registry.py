@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import ComputeConfig, NetworksConfig
 from marl_framework.config.model import NetworkSizes
-from marl_framework.config.parts import NETWORKS, load_part
+from marl_framework.config.parts import NETWORKS, custom_code, make_part
 from marl_framework.device import autocast, resolve_precision
 
 
@@ -29,9 +29,16 @@ def _make_network(
 ) -> nn.Module:
     settings, key = getattr(networks, role), f"networks.{role}.type"
     heard = {"heard": sizes.heard} if sizes.heard else {}
-    path = NETWORKS.get(settings.type, settings.type)
-    part = load_part(path, key, "channels", "shape", "outputs", "settings", *heard)
-    network = part(channels, sizes.shape, sizes.num_actions, settings, *heard.values())
+    network = make_part(
+        NETWORKS,
+        settings.type,
+        key,
+        channels=channels,
+        shape=sizes.shape,
+        outputs=sizes.num_actions,
+        settings=settings,
+        **heard,
+    )
     name = f"{key}: {settings.type}"
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{name} must be a torch.nn.Module")
@@ -61,14 +68,13 @@ def _check_output(
     if compute.precision != "float16":  # no CPU supports it
         precision = resolve_precision(compute.precision, seen.device)
     for dtype in dict.fromkeys((torch.float32, precision)):
-        try:
-            with torch.enable_grad(), autocast(seen.device, precision):
-                out = network(seen.to(dtype))
-        except Exception as error:
-            text = " ".join(str(error).split())[:200] or type(error).__name__
-            kind = str(dtype).removeprefix("torch.")
-            where = f"observations {list(seen.shape)} of {kind}"
-            raise ConfigError(f"{name} fails on {where}: {text}") from error
+        given = f"observations {list(seen.shape)} of {str(dtype).removeprefix('torch.')}"
+        with (
+            custom_code(f"{name} fails on {given}"),
+            torch.enable_grad(),
+            autocast(seen.device, precision),
+        ):
+            out = network(seen.to(dtype))
     check_outputs(out, [2, sizes.num_actions], name, seen)
     if not out.requires_grad:
         raise ConfigError(f"{name} must return outputs with a gradient; do not detach them")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS, load_part
+from marl_framework.config.parts import LEARNED, PLANNER_NAMES, PLANNERS, make_part
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
@@ -45,17 +45,12 @@ def make_planner(
     if name not in PLANNERS and "." not in name:
         known = ", ".join(PLANNER_NAMES)
         raise ConfigError(f"planner: {name}: unknown; choose from {known}, or give module.Class")
-    make = load_part(PLANNERS.get(name, name), "planner", "environment")
-    problem = f"planner: {name}: must have a string `name` and a method act(state, generator)"
-    try:
-        planner: Planner = make(environment)
-    except Exception as error:
-        if isinstance(make, type) and not hasattr(make, "act"):  # another kind of part
-            raise ConfigError(problem) from error
-        raise
+    planner: Planner = make_part(PLANNERS, name, "planner", environment=environment)
     has_name = isinstance(getattr(planner, "name", None), str)
     if not (has_name and callable(getattr(planner, "act", None))):
-        raise ConfigError(problem)
+        raise ConfigError(
+            f"planner: {name}: must have a string `name` and a method act(state, generator)"
+        )
     return planner if name in PLANNERS else _CheckedPlanner(name, planner, environment.lattice)
 
 

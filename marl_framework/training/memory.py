@@ -88,7 +88,12 @@ def _area_estimate(
 ) -> tuple[int, int, int, int]:
     """Return the bytes of missions, windows, tables and validation in one area."""
     flown = config.environment.num_envs // ranks
-    environment = MissionEnvironment(config, flown, "meta")
+    simulation = config.sensor.simulation
+    # Custom terrains may read values, which tensors on the meta device lack.
+    kinds = tuple(kind for kind in simulation.kinds if "." not in kind) or ("split",)
+    simulation = simulation.model_copy(update={"kinds": kinds})
+    sensor = config.sensor.model_copy(update={"simulation": simulation})
+    environment = MissionEnvironment(config.model_copy(update={"sensor": sensor}), flown, "meta")
     state = environment.empty_state()
     cells, seen, moves = (part[0].numel() for part in (state.truth, state.readings, state.moves))
     version = Version.PLAIN if device is None else version_for(config.compute, device)
@@ -133,8 +138,6 @@ def _count_networks(
             algorithm = make_algorithm(config, "meta")
             modules = algorithm.modules
             parameters = [p for module in modules.values() for p in module.parameters()]
-        except ConfigError:
-            raise
         except Exception:  # a custom part may fail on meta tensors
             return 0, [[]], torch.float32
         layers = [layer_outputs(m, name, config.network_sizes) for name, m in modules.items()]
@@ -250,6 +253,8 @@ def memory_advice(config: Config, parts: Mapping[str, int], free: int, ranks: in
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports that the memory of any device is exhausted."""
+    if isinstance(error, ConfigError) and error.__cause__ is not None:  # of a custom part
+        error = error.__cause__
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)

@@ -408,6 +408,8 @@ def test_detectors(image: list[float], camera: dict[str, Any], expected: bool) -
 def test_a_missing_detector_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"flying\.camera\.detector"):
         FrameReader(config_with(detector="tests.flying.missing.Detector"))
+    with pytest.raises(ConfigError, match=r"flying\.camera\.detector.*ZeroDivisionError"):
+        FrameReader(config_with(detector="tests.custom_parts.Broken"))
 
 
 class FilmedWorld(World):

@@ -175,9 +175,18 @@ def test_the_cpus_memory_respects_a_container(tmp_path: Path) -> None:
         assert device_memory(CPU, *files)[1] == expected
 
 
+def refused_because_of(cause: Exception) -> ConfigError:
+    """The error of a custom part whose constructor raised `cause`."""
+    error = ConfigError("networks.actor.type")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (refused_because_of(torch.OutOfMemoryError("CUDA out of memory.")), True),
+        (refused_because_of(ValueError("channels")), False),
         (torch.OutOfMemoryError("CUDA out of memory."), True),
         (MemoryError(), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),

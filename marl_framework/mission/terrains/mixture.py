@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
-from marl_framework.config.parts import TERRAINS, load_part
+from marl_framework.config.parts import TERRAINS, make_part
 from marl_framework.mission.seeding import check_split
 from marl_framework.mission.terrains.raster import RasterTerrain
 
@@ -164,8 +164,7 @@ def may_read(kind: Tensor) -> bool:
 
 def _load(name: str, config: Config, device: torch.device, split: str) -> TerrainKind:
     """Create a terrain kind from its name in `config.parts` or its dotted path."""
-    make = load_part(TERRAINS.get(name, name), _KEY, "config", "device", "split")
-    kind: TerrainKind = make(config, device, split)
+    kind: TerrainKind = make_part(TERRAINS, name, _KEY, config=config, device=device, split=split)
     if not all(callable(getattr(kind, method, None)) for method in ("draw", "build")):
         raise ConfigError(f"{_KEY}: {name} must have draw(num, generator) and build(draws)")
     return kind
