@@ -103,6 +103,7 @@ class ActorCritic(ABC):
         triton = uses_triton(compute, self.device)
         self._losses = TritonLosses(self.device) if triton else Losses()
         self._halted = torch.zeros((), device=self.device)  # 1 once the KL limit is exceeded
+        self._idle: Tensor | None = None  # 1 if no UAV of the batch is active
         self._teacher: nn.Module | None = None
         self.actor = place(make_actor(config.networks, compute, sizes), compute, self.device)
         self.critic = place(self.new_critic(config), compute, self.device)
@@ -263,7 +264,7 @@ class ActorCritic(ABC):
         records = []
         for data_pass, flat in enumerate(self.passes(rollout, epsilon, generator)):
             for batch in flat.shuffled(number, generator, self._symmetries):
-                micro_batches = self._split(batch)
+                micro_batches = self._begin(batch)
                 outputs, critic = self._update_critic(micro_batches)
                 columns, actor = self._update_actor(batch, micro_batches, outputs, epsilon)
                 self.scaler.update()
@@ -281,7 +282,10 @@ class ActorCritic(ABC):
                 records.append(record)
         return summarize(records, flat)
 
-    def _split(self, batch: Transitions) -> list[Transitions]:
+    def _begin(self, batch: Transitions) -> list[Transitions]:
+        """Note whether no UAV of a batch is active on any rank; return its micro-batches."""
+        weights = batch.weights
+        self._idle = None if weights is None else (mean_over_ranks(weights.mean()) == 0).float()
         size = (self.learning.micro_batch or len(batch)) // batch.team * batch.team or batch.team
         return [batch[start : start + size] for start in range(0, len(batch), size)]
 
@@ -296,7 +300,7 @@ class ActorCritic(ABC):
             return self.critic_loss(outputs, micro_batches[index])
 
         loss = self._critic.backward([len(part) for part in micro_batches], compute_loss)
-        return before, self._critic.step(loss)
+        return before, self._critic.step(loss, self._idle)
 
     def _update_actor(
         self, batch: Transitions, parts: list[Transitions], outputs: list[Tensor], epsilon: Floor
@@ -337,7 +341,8 @@ class ActorCritic(ABC):
         if learning.kl_limit:
             divergence = mean_over_ranks(torch.stack(divergences).sum() / len(batch))
             self._halted.logical_or_(divergence > learning.kl_limit)
-        return described, self._actor.step(loss, self._halted)
+        halted = self._halted if self._idle is None else self._halted + self._idle
+        return described, self._actor.step(loss, halted)
 
     def _compute_advantages(
         self, part: Transitions, outputs: Tensor, epsilon: Floor
@@ -357,7 +362,7 @@ class ActorCritic(ABC):
         """
         flat, losses = self.transitions(rollout), []
         for batch in flat.shuffled(self.learning.batch_number, generator, self._symmetries):
-            losses.append(self._update_critic(self._split(batch))[1].loss)
+            losses.append(self._update_critic(self._begin(batch))[1].loss)
             self.scaler.update()
         self.update_targets()
         return torch.stack(losses).mean()

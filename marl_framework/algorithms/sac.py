@@ -133,7 +133,7 @@ class SAC(Replayed):
             return mean_of(self._temperature.network(policy_entropy(pi) - target), part.weights)
 
         loss = self._temperature.backward([len(part) for part in parts], compute_loss)
-        self._temperature.step(loss)
+        self._temperature.step(loss, self._idle)
         return described, step
 
     def _run_updates(
