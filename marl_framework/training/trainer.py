@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from marl_framework.algorithms.graphs import make_graphs
 from marl_framework.algorithms.policy import epsilon_at
 from marl_framework.algorithms.ranks import mean_over_ranks
 from marl_framework.algorithms.registry import make_algorithm
-from marl_framework.algorithms.rollout import Rollout, RolloutCollector
+from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
@@ -46,21 +46,6 @@ from marl_framework.training.summary import describe_windows, flown_metrics, wei
 from marl_framework.training.validation import Validation
 
 _RESULTS = ("return", "absolute_return", "critic_loss", "actor_loss", "policy_entropy")
-
-
-class Plan(NamedTuple):
-    """Plan of the next training steps, which share rollout and update."""
-
-    first: int
-    """Number of training steps made before."""
-    steps: int
-    """Number of training steps to make."""
-    epsilon: float
-    """Exploration floor ε of the acting policy."""
-    rate: float
-    """Factor of the configured learning rates."""
-    rounds: int
-    """Number of rollouts of `environment.num_envs` missions."""
 
 
 class Trainer(RunTrainer):
@@ -183,19 +168,11 @@ class Trainer(RunTrainer):
         return self._summary(out, timer)
 
     def make_steps(self, timer: StageTimer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Make the next `update_interval` training steps; return their metrics and counts."""
-        plan = self._plan()
-        with timer("rollout"):
-            collector = self.collectors[self.draw_area(plan.first)]
-            rollout = collector.collect(self.algorithm.act, plan.epsilon, plan.rounds)
-        with timer("update"):
-            learned = self.algorithm.update(
-                rollout, plan.epsilon, self.task.generator, plan.steps, plan.rate
-            )
-        return self._account(plan, rollout, learned, timer)
+        """Make the next `learning.update_interval` training steps, from the same missions.
 
-    def _plan(self) -> Plan:
-        """Plan the next `learning.update_interval` training steps."""
+        Returns scalars and histogram counts to log, on the device; `timer` counts transitions.
+        Raises ConfigError if a custom algorithm violates the algorithm protocol.
+        """
         learning, schedule, made = self.config.learning, self.config.schedule, self.steps
         steps = max(min(learning.update_interval, learning.training_steps - made), 1)
         epsilon = 0.0
@@ -203,7 +180,23 @@ class Trainer(RunTrainer):
             bounds = learning.eps_max, learning.eps_min
             epsilon = epsilon_at(self.episodes, *bounds, learning.eps_anneal_phase)
         rate = schedule.learning_rate_factor(made)
-        return Plan(made, steps, epsilon, rate, steps * schedule.rollouts_per_step)
+        with timer("rollout"):
+            collector = self.collectors[self.draw_area(made)]
+            rounds = steps * schedule.rollouts_per_step
+            rollout = collector.collect(self.algorithm.act, epsilon, rounds)
+        with timer("update"):
+            learned = self.algorithm.update(rollout, epsilon, self.task.generator, steps, rate)
+        self._check_update(learned, made + steps)
+        self.skipped += learned.get("skipped_updates", 0)
+        ranks = self.ranks.count
+        missions = rollout.rewards.shape[1] * ranks
+        self.episodes += missions
+        timer.count("transitions", round(missions * schedule.transitions_per_mission))
+        reward, actions = self.config.experiment.reward, self.task.sizes.num_actions
+        flown, counts = flown_metrics(rollout, reward, actions)
+        totals = {name: ranks * mean_over_ranks(count.double()) for name, count in counts.items()}
+        known = {"epsilon": epsilon, "learning_rate_factor": rate, "episodes": self.episodes}
+        return {**learned, **flown, **known}, totals
 
     def draw_area(self, step: int) -> int:
         """Draw the index of the area for the rollout after `step` training steps.
@@ -212,35 +205,6 @@ class Trainer(RunTrainer):
         """
         stream = random.Random((self.config.environment.seed << 32) + step)
         return stream.randrange(len(self.tasks))
-
-    def _account(
-        self, plan: Plan, rollout: Rollout, learned: Mapping[str, Any], timer: StageTimer
-    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Count missions, transitions and skipped updates; compute the metrics to log.
-
-        Args:
-            plan: plan of the training steps.
-            rollout: rollout of these training steps.
-            learned: scalars returned by the algorithm's `update`.
-            timer: timer that counts transitions.
-
-        Returns:
-            Scalars and histogram counts to log, on the device.
-
-        Raises:
-            ConfigError: a custom algorithm violates the algorithm protocol.
-        """
-        self._check_update(learned, plan.first + plan.steps)
-        self.skipped += learned.get("skipped_updates", 0)
-        missions = rollout.rewards.shape[1] * self.ranks.count
-        self.episodes += missions
-        timer.count("transitions", round(missions * self.config.schedule.transitions_per_mission))
-        reward, actions = self.config.experiment.reward, self.task.sizes.num_actions
-        flown, counts = flown_metrics(rollout, reward, actions)
-        schedule = {"epsilon": plan.epsilon, "learning_rate_factor": plan.rate}
-        n = self.ranks.count
-        totals = {name: n * mean_over_ranks(count.double()) for name, count in counts.items()}
-        return {**learned, **flown, **schedule, "episodes": self.episodes}, totals
 
     def _check_update(self, learned: object, steps: int) -> None:
         """Check that a custom algorithm returned scalars and advanced `training_steps`."""
