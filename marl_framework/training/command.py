@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, loaded, warn
@@ -17,7 +15,6 @@ from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import checkpoint_file
 from marl_framework.training.guard import guarded
 from marl_framework.training.options import (
-    Start,
     print_config,
     read_start,
     refuse,
@@ -39,11 +36,11 @@ def run(options: argparse.Namespace) -> int:
     except ConfigError as error:
         warn(f"error: {error}")
         return BAD_INPUT
-    return guarded(lambda log: read_work(options, ranks)(log), ranks)
+    return guarded(lambda log: _run(options, ranks, log), ranks)
 
 
-def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], int]:
-    """Check the options and load the configuration; return the function that does the work."""
+def _run(options: argparse.Namespace, ranks: Ranks, log: RunLog) -> int:
+    """Check the options, load the configuration and do the work; return the exit code."""
     start = read_start(options)
     _check_options(options, ranks)
     launch = read_launch(options, start, "seeds")
@@ -53,27 +50,20 @@ def read_work(options: argparse.Namespace, ranks: Ranks) -> Callable[[RunLog], i
     if options.seeds is not None:
         series = read_series(config, options.run_name, options.seeds, options.vary)
     if options.print_config:
-        return lambda _: print_config(config) if ranks.leads else 0
+        return print_config(config) if ranks.leads else 0
     if not config.trains:
-        return partial(_fly, config, checkpoint, options)
+        return _fly(config, checkpoint, options)
     if series and not start.check:
-        return partial(train_series, launch, config, series)
-    # Check one run per series: the seed cannot make a configuration invalid.
-    checked = [next(iter(runs.values())) for runs in series.values()] or [config]
-    return partial(_train, checked, start, ranks)
-
-
-def _train(configs: Sequence[Config], start: Start, ranks: Ranks, log: RunLog) -> int:
-    """Train a team, or check the configurations of several runs."""
+        return train_series(launch, config, series)
     from marl_framework.training.team import train_team
 
     loaded()
-    return max(train_team(config, start, log, ranks) for config in configs)
+    # Check one run per series: the seed cannot make a configuration invalid.
+    checked = [next(iter(runs.values())) for runs in series.values()] or [config]
+    return max(train_team(each, start, log, ranks) for each in checked)
 
 
-def _fly(
-    config: Config, checkpoint: Checkpoint | None, options: argparse.Namespace, log: RunLog
-) -> int:
+def _fly(config: Config, checkpoint: Checkpoint | None, options: argparse.Namespace) -> int:
     """Fly missions without training: deploy a team, or fly a baseline planner."""
     from marl_framework.deployment.flights import deploy
     from marl_framework.device import resolve_device

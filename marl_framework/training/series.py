@@ -28,7 +28,6 @@ from marl_framework.config.loading import (
 )
 from marl_framework.config.model import Config
 from marl_framework.runs.files import read_json, write_json
-from marl_framework.runs.log import RunLog
 from marl_framework.runs.names import check_run_name, name_in_use
 from marl_framework.training.options import Start, require, require_number
 from marl_framework.training.processes import run_commands
@@ -168,9 +167,7 @@ def train_runs(launch: Launch, config: Config, runs: Mapping[str, Config]) -> di
     return {}
 
 
-def train_series(
-    launch: Launch, config: Config, series: Mapping[str, Mapping[str, Config]], _: RunLog
-) -> int:
+def train_series(launch: Launch, config: Config, series: Mapping[str, Mapping[str, Config]]) -> int:
     """Train all runs of `read_series` and summarise each series; return the exit code."""
     codes = train_runs(launch, config, {n: c for runs in series.values() for n, c in runs.items()})
     for title, runs in series.items():
