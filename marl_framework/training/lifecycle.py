@@ -75,35 +75,33 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
     """Start or resume a run and train; return the exit code."""
     config, device, ranks, name = job.config, job.device, job.ranks, start.run_name
 
-    def find() -> Resumption | None:
+    def find() -> Resumption:
         folder = Path(config.logging.directory) / str(name)
         if name is None or not (start.resume or ranks.resume(job_of(folder))):
-            return None
+            return Resumption()
         return find_run(name, config, job.mark, start.allow_changed, warn)
 
-    resumed = ranks.on_leader(find, lambda r: r and replace(r, run=None))
-    run: RunFolder | None = resumed and resumed.run
+    found: Resumption = ranks.on_leader(find, lambda resumption: replace(resumption, run=None))
+    run, initial = found.run, None
     try:
-        if resumed is not None and resumed.finished:
+        if found.finished:
             _print_on_leader(ranks, f"finished already: {run and run.summary_file}")
             return 0
-        payload, initial = resumed and resumed.payload, None
-        trainer = job.make(resumed.step if resumed else 0)
-        if payload is not None:
-            trainer.load_state_dict(payload, warn if ranks.leads else lambda _: None)
+        trainer = job.make(found.step)
+        if found.payload is not None:
+            trainer.load_state_dict(found.payload, warn if ranks.leads else lambda _: None)
         else:
-            init_from = start.init_from or (resumed and resumed.initial)
-            initial = _load_initial_weights(trainer, init_from)
+            initial = _load_initial_weights(trainer, start.init_from or found.initial)
         several = f", {ranks.count} ranks" if ranks.count > 1 else ""
         for line in (describe_device(device) + several, *trainer.notes()):
             _print_on_leader(ranks, line)
 
         def open_run() -> RunFolder:
-            if resumed is None or resumed.run is None:
+            run = found.run
+            if run is None:
                 run = start_run(config, device, name, archive_earlier=start.archive_earlier)
             else:
-                run = resumed.run
-                run.resume(config, device, resumed.step, resumed.changed)
+                run.resume(config, device, found.step, found.changed)
             log.attach(run.path)
             known: dict[str, Any] = {JOB: ranks.job} if ranks.may_restart else {}
             if initial is not None:
@@ -117,7 +115,7 @@ def _open_and_train(job: Job, start: Start, log: RunLog) -> int:
             if run is None:
                 return _train_follower(trainer)
             print(f"run folder: {run.path}", flush=True)
-            return _train_leader(trainer, run, start.profile, fresh=resumed is None)
+            return _train_leader(trainer, run, start.profile, fresh=found.run is None)
     finally:
         if run is not None:
             run.release()

@@ -25,11 +25,11 @@ _DIRECTORY = "logging.directory"  # may differ, because a run folder can be move
 
 @dataclass
 class Resumption:
-    """A run to resume."""
+    """A run to resume; without arguments, none."""
 
-    run: RunFolder | None
+    run: RunFolder | None = None
     """Run folder; None on ranks other than 0."""
-    payload: dict[str, Any] | None
+    payload: dict[str, Any] | None = None
     """Newest checkpoint; None if the run was killed before the first checkpoint."""
     changed: dict[str, Any] = field(default_factory=dict)
     """New values of the configuration keys that have changed."""
@@ -50,8 +50,8 @@ def find_run(
     mark: str,
     allowed: Sequence[str] | None = (),
     report: Callable[[str], None] = print,
-) -> Resumption | None:
-    """Lock a run and load the saved state; return None if no run has this name.
+) -> Resumption:
+    """Lock a run and load the saved state, if a run has this name.
 
     `mark` is a key that only checkpoints of this kind of training contain. `allowed` has the keys
     that may differ from the checkpoint's configuration; None if the command has no option to allow
@@ -64,7 +64,7 @@ def find_run(
             raise ConfigError(f"--allow-changed {key}: {unknown_key(key)}")
     run = RunFolder.take(config.logging.directory, name)
     if run is None:
-        return None
+        return Resumption()
     try:
         payload = newest_checkpoint(run.checkpoints, report)
         if payload is not None and mark not in payload:
