@@ -107,7 +107,7 @@ def without_defaults(config: Config) -> dict[str, Any]:
     values, defaults = values_by_key(config), values_by_key(Config())
     defaults |= ALGORITHM_DEFAULTS.get(config.experiment.algorithm, {})
     values |= {key: None for key in AUTOMATIC if values[key] == defaults[key]}
-    return dict(_tuples_to_lists(_nest(values)))
+    return dict(_tuples_to_lists(nest(values)))
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
         return "".join([text for text in inside if text.startswith(" (override")][-3:])
 
     try:
-        config = Config.model_validate(with_area(_nest(values)))
+        config = Config.model_validate(with_area(nest(values)))
     except ValidationError as error:
         problems += describe(error, origin_of)
     except ConfigError as error:  # of the field's file
@@ -269,7 +269,7 @@ def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") ->
     return values
 
 
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert values by dotted name to nested sections."""
     tree: dict[str, Any] = {}
     for path, value in values.items():

@@ -10,8 +10,9 @@ from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.loading import (
     MISSION,
     config_from_dict,
-    config_to_dict,
+    nest,
     read_text,
+    values_by_key,
     with_changes,
 )
 from marl_framework.config.messages import show
@@ -112,11 +113,7 @@ def worker_runs(config: Config, file: str, name: str) -> dict[str, Config]:
 
 def with_mission(student: Config, mission: Config, name: str) -> Config:
     """Return the student's configuration with another mission; raise ConfigError if invalid."""
-    tree, mission_tree = config_to_dict(student), config_to_dict(mission)
-    for key in _TASK_KEYS:
-        *sections, last = key.split(".")
-        target, source = tree, mission_tree
-        for section in sections:
-            target, source = target[section], source[section]
-        target[last] = source[last]
-    return config_from_dict(tree, f"task {name}")
+    prefixes = tuple(f"{key}." for key in _TASK_KEYS)
+    values = values_by_key(mission).items()
+    taken = {key: value for key, value in values if f"{key}.".startswith(prefixes)}
+    return config_from_dict(nest(values_by_key(student) | taken), f"task {name}")
