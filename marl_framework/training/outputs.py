@@ -70,21 +70,19 @@ class Outputs(ExitStack):
         `known` has the latest metrics. `fresh` says whether metrics were written in this step; if
         so, the timer is reset.
         """
-        if self._progress is None or self._hardware is None:
+        if self._progress is not None and self._hardware is not None:
             if fresh:
-                timer.reset()
-            return
-        if not fresh:
-            self._progress.update(step)
-            return
-        speed, shares = timer.rates()["transitions"], timer.shares()
-        measured = {f"share_{name}": share for name, share in shares.items()}
-        measured |= {"transitions_per_second": speed, **self._hardware.means()}
-        self.logger.write(step, measured)
-        names = {"return": "return", "validation entropy": "validation_entropy"}
-        numbers = {shown: known.get(name) for shown, name in names.items()}
-        self._progress.update(step, {**numbers, "transitions/s": speed}, shares)
-        timer.reset()
+                speed, shares = timer.rates()["transitions"], timer.shares()
+                measured = {f"share_{name}": share for name, share in shares.items()}
+                measured |= {"transitions_per_second": speed, **self._hardware.means()}
+                self.logger.write(step, measured)
+                names = {"return": "return", "validation entropy": "validation_entropy"}
+                numbers = {shown: known.get(name) for shown, name in names.items()}
+                self._progress.update(step, {**numbers, "transitions/s": speed}, shares)
+            else:
+                self._progress.update(step)
+        if fresh:
+            timer.reset()
 
     def is_checkpoint_due(self, step: int, before: int) -> bool:
         """Return whether this rank requests a checkpoint after the steps in (before, step]."""
