@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def with_changes(config: Config, changes: Mapping[str, Any], source: str) -> Con
 
 def config_to_dict(config: Config) -> dict[str, Any]:
     """Convert a configuration to plain data (numbers, texts, lists, mappings) with YAML keys."""
-    return dict(_tuples_to_lists(config.model_dump(by_alias=True)))
+    return dict(_convert(config.model_dump(by_alias=True), tuple, list))
 
 
 def without_defaults(config: Config) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def without_defaults(config: Config) -> dict[str, Any]:
     values, defaults = values_by_key(config), values_by_key(Config())
     defaults |= ALGORITHM_DEFAULTS.get(config.experiment.algorithm, {})
     values |= {key: None for key in AUTOMATIC if values[key] == defaults[key]}
-    return dict(_tuples_to_lists(nest(values)))
+    return dict(_convert(nest(values), tuple, list))
 
 
 def values_by_key(config: Config) -> dict[str, Any]:
@@ -135,16 +135,11 @@ def dump_config(config: Config, path: str | Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _tuples_to_lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tuples_to_lists(item) for key, item in value.items()}
-    return [_tuples_to_lists(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _lists_to_tuples(value: Any) -> Any:
+def _convert(value: Any, old: type[Iterable[Any]], new: type) -> Any:
+    """Convert tuples to lists or lists to tuples, also inside mappings."""
     if isinstance(value, Mapping):
-        return {key: _lists_to_tuples(item) for key, item in value.items()}
-    return tuple(_lists_to_tuples(item) for item in value) if isinstance(value, list) else value
+        return {key: _convert(item, old, new) for key, item in value.items()}
+    return new(_convert(item, old, new) for item in value) if isinstance(value, old) else value
 
 
 def read_text(file: Path) -> str:
@@ -198,11 +193,10 @@ def _build(layers: Sequence[tuple[str, Any]], source: str, overrides: Sequence[s
             values.pop(_AREA, None)
         values |= layer
         origins |= dict.fromkeys(layer, origin)
-    for key in AUTOMATIC:
-        if values.get(key) is None:
-            values.pop(key, None)
-            defaults = ALGORITHM_DEFAULTS.get(str(values.get("experiment.algorithm")), {})
-            values |= {key: defaults[key]} if key in defaults else {}
+    given = {
+        key: value for key, value in values.items() if not (key in AUTOMATIC and value is None)
+    }
+    values = ALGORITHM_DEFAULTS.get(str(values.get("experiment.algorithm")), {}) | given
 
     def origin_of(place: str) -> str:
         for key, origin in origins.items():
@@ -262,7 +256,7 @@ def _flatten(tree: Mapping[Any, Any], problems: list[str], section: str = "") ->
             else:
                 problems.append(f"{path}: must be a section with keys below it, got {show(item)}")
         elif plain and path in _KNOWN_KEYS:
-            values[path] = _lists_to_tuples(item)
+            values[path] = _convert(item, list, tuple)
         else:
             # Finding the nearest key is slow.
             problems.append(unknown_key(path) if len(problems) < 10 else path)
@@ -297,4 +291,4 @@ def _parse_override(text: str, source: str) -> dict[str, Any]:
             raise ConfigError(f"{source}: {key} is a value, not a section; write {key}=... instead")
     if path not in _KNOWN_KEYS:
         raise ConfigError(f"{source}: {unknown_key(path)}")
-    return {path: _lists_to_tuples(parse_yaml(value, source))}
+    return {path: _convert(parse_yaml(value, source), list, tuple)}
