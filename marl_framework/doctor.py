@@ -106,16 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 if a training run can start, 1 if not, 2 for bad input."""
     parser = Parser(prog="python -m marl_framework.doctor", description=__doc__)
     parser.add_argument(
-        "--config", metavar="FILE", help="params file (default: $CONFIG_FILE_PATH or params.yaml)"
+        "--config",
+        metavar="FILE",
+        default=os.environ.get("CONFIG_FILE_PATH") or "params.yaml",
+        help="params file (default: $CONFIG_FILE_PATH or params.yaml)",
     )
     add_overrides(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(arguments)
-    default = os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
-    config = default if options.config is None else options.config
     try:
         with plain_warnings():
-            checks = examine(config, options.overrides)
+            checks = examine(options.config, options.overrides)
     except ConfigError as error:
         warn(f"error: {error}")
         return BAD_INPUT

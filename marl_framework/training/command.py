@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, loaded, warn
@@ -79,8 +78,6 @@ def _fly(config: Config, checkpoint: Checkpoint | None, options: argparse.Namesp
 def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | None]:
     """Return the configuration (of the params file, or else of the team) and the trained team."""
     name = options.config
-    if name is None:
-        name = os.environ.get("CONFIG_FILE_PATH") or None
     if options.checkpoint is None:
         file = resolve_config_path("params.yaml" if name is None else name)
         return load_config(file, options.overrides), None

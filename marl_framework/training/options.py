@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,9 +54,10 @@ def add_run_options(parser: argparse.ArgumentParser, config: str | None = None) 
 
     `config` is the default params file.
     """
-    default = config or "$CONFIG_FILE_PATH, else the mission of --checkpoint, else params.yaml"
-    text = f"params file: a path, or a name in params/ (default: {default})"
-    _add(parser, "config", "FILE", text, default=config)
+    shown = config or "$CONFIG_FILE_PATH, else the mission of --checkpoint, else params.yaml"
+    text = f"params file: a path, or a name in params/ (default: {shown})"
+    default = config or os.environ.get("CONFIG_FILE_PATH") or None
+    _add(parser, "config", "FILE", text, default=default)
     add_overrides(parser)
     text = "folder of this run in logging.directory (default: title and time)"
     _add(parser, "run-name", "NAME", text)
