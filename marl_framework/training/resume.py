@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import (
-    config_from_dict,
-    differences,
-    load_config,
-    values_by_key,
-)
+from marl_framework.config.loading import config_from_dict, differences, load_config
 from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint_store import newest_checkpoint
@@ -83,7 +78,7 @@ def find_run(
             earlier = load_config(run.config_file)
         changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])
         _refuse_changes(run.path, changed, allowed)
-        new = {key: values_by_key(config)[key] for key in changed}
+        new = {key: value for key, (_, value) in changed.items()}
         return Resumption(run, payload, new, finished and not changed, initial)
     except BaseException:
         run.release()
