@@ -85,7 +85,7 @@ def _read_seeds(text: str) -> list[int]:
 
 def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the overrides of each combination of `--vary KEY=V,…`, by suffix of the run name."""
-    columns: dict[str, list[tuple[str, str]]] = {}
+    columns: dict[str, list[str]] = {}
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
         choices = [value.strip() for value in values.split(",")]
@@ -101,13 +101,13 @@ def _read_variants(texts: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--vary {key}: must be the same for all runs; use --set")
         if key in columns:
             raise ConfigError(f"--vary {key}: given twice; give all values at once: {key}=V1,V2")
-        columns[key] = [(value, f"{key}={value}") for value in choices]
+        columns[key] = choices
     variants: dict[str, list[str]] = {}
     for chosen in product(*columns.values()):
-        name = "".join(f"-{value}" for value, _ in chosen)
+        name = "".join(f"-{value}" for value in chosen)
         if name in variants:
             raise ConfigError(f"--vary: two combinations have the name NAME{name}; change a value")
-        variants[name] = [override for _, override in chosen]
+        variants[name] = [f"{key}={value}" for key, value in zip(columns, chosen, strict=True)]
     return variants
 
 
