@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from marl_framework.command_line import BAD_INPUT, loaded, warn
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import load_config, resolve_config_path
+from marl_framework.config.loading import load_config
 from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.runs.log import RunLog
@@ -79,8 +79,7 @@ def _configuration(options: argparse.Namespace) -> tuple[Config, Checkpoint | No
     """Return the configuration (of the params file, or else of the team) and the trained team."""
     name = options.config
     if options.checkpoint is None:
-        file = resolve_config_path("params.yaml" if name is None else name)
-        return load_config(file, options.overrides), None
+        return load_config("params.yaml" if name is None else name, options.overrides), None
     checkpoint_file(options.checkpoint)  # reports a missing checkpoint before PyTorch loads
     from marl_framework.planners.team import deployed_config, load_team, mission_config
 
