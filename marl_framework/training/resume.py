@@ -62,18 +62,16 @@ def find_run(
         return Resumption()
     try:
         payload = newest_checkpoint(run.checkpoints, report)
-        if payload is not None and mark not in payload:
-            raise ConfigError(
-                f"{run.path}: checkpoints of another kind of training or another version; choose "
-                "another run name, or resume with the command that started the run"
-            )
         finished = read_json(run.summary_file, "results").get("finished") is True
         initial = read_json(run.environment_file, INITIAL_WEIGHTS).get("checkpoint")
         earlier = config
         if payload is not None:
-            if not isinstance(saved := payload.get("config"), Mapping):
-                raise ConfigError(f"{run.checkpoints}: the checkpoint lacks the key config")
-            earlier = config_from_dict(saved, f"configuration in {run.checkpoints}")
+            if mark not in payload or not isinstance(payload.get("config"), Mapping):
+                raise ConfigError(
+                    f"{run.path}: checkpoints of another kind of training or another version; "
+                    "choose another run name, or resume with the command that started the run"
+                )
+            earlier = config_from_dict(payload["config"], f"configuration in {run.checkpoints}")
         elif run.config_file.exists():  # else killed before writing one
             earlier = load_config(run.config_file)
         changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])
