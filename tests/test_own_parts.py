@@ -217,6 +217,17 @@ def test_an_own_terrain_that_reads_numbers_when_it_is_made_is_trained_over() -> 
     assert train("measured", f"{KIND}=[{MODULE}.Measuring]") == 0
 
 
+def test_tensors_that_the_module_of_an_own_algorithm_creates_have_values(tmp_path: Path) -> None:
+    (tmp_path / "halving.py").write_text(
+        "import torch\nfrom tests.custom_parts import Reinforce\nHALF = torch.tensor(0.5)\n"
+        "class Halving(Reinforce):\n"
+        "    def act(self, seen):\n"
+        "        return HALF * super().act(seen)\n",
+        encoding="utf-8",
+    )
+    assert train("halved", "experiment.algorithm=halving.Halving") == 0
+
+
 def test_configurations_never_import_what_they_name() -> None:
     """A checkpoint's configuration is read without running code; only missions load parts."""
     config = small_config(

@@ -130,9 +130,10 @@ def _count_networks(
     config: Config, device: torch.device | None
 ) -> tuple[int, list[list[int]], torch.dtype]:
     """Return the numbers stored for weights, output sizes of each network's layers, precision."""
-    for kind in (config.networks.actor.type, config.networks.critic.type):
+    networks = config.networks
+    for name in (config.experiment.algorithm, networks.actor.type, networks.critic.type):
         with suppress(Exception):  # tensors that custom modules create on import need values
-            import_module(kind.rpartition(".")[0])
+            import_module(name.rpartition(".")[0])
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         try:
             algorithm = make_algorithm(config, "meta")
