@@ -26,7 +26,7 @@ class CameraNoise:
     """
 
     def __init__(self, camera: Camera, missions: int) -> None:
-        self._camera, rates = camera, camera.error_rates.clamp(_LOWEST, _HIGHEST).double()
+        self._camera, rates = camera, camera.error_rates.double()
         self._certain = (1 - 2 * rates).unbind(-1)  # of cells of interest, and of others
         self._sums = rates.new_zeros(missions, len(rates), len(_LAGS), 2)
         self._cells = rates.new_zeros(missions, len(rates), 2)  # sum of readings, their number
@@ -52,8 +52,9 @@ class CameraNoise:
         """
         inside, outside = self._certain
         mean = self._cells[..., 0] / self._cells[..., 1].clamp(min=1)
-        share = ((mean + outside) / (inside + outside)).clamp(0, 1)
-        return (1 - (outside**2).lerp(inside**2, share).sqrt()) / 2
+        share = ((mean + outside) / (inside + outside).clamp(min=1e-9)).clamp(0, 1)
+        rates = (1 - (outside**2).lerp(inside**2, share).sqrt()) / 2
+        return rates.clamp(_LOWEST, _HIGHEST)
 
     def error_rates(self) -> tuple[Tensor, Tensor]:
         """Return error rates and their weights relative to the assumed ones, [E, Z] float64."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from marl_framework.config.loading import load_config
+from marl_framework.config.model import Config
 from marl_framework.mission.camera_noise import CameraNoise
 from marl_framework.mission.environment import MissionEnvironment
 from tests.mission.asymmetric import ASYMMETRIC
@@ -88,6 +89,14 @@ def test_real_error_rates_are_learned(terrain: str, more: float) -> None:
         assert caution.min() > 0.95
 
 
+@pytest.mark.parametrize("caution", [1e-9, 1e-3])
+def test_a_camera_that_tells_next_to_nothing_is_no_problem(caution: float) -> None:
+    config = small_config(mapping={"caution": caution, "prior": 0.5})
+    noise = flown(MissionEnvironment(config, 2, "cpu"), 2)
+    assert noise.assumed_rates().isfinite().all()
+    assert ((noise.caution() > 0) & (noise.caution() <= 1)).all()
+
+
 def test_without_readings_nothing_is_learned() -> None:
     env = MissionEnvironment(small_config(), 3, "cpu")
     state, noise = env.reset(), CameraNoise(env.camera, 3)
@@ -110,9 +119,24 @@ def test_misses_and_false_alarms_may_differ(
     assert low < caution.min() <= caution.max() <= high
 
 
+class MostlyWrong:
+    """Reads most cells of one kind wrong, but a positive reading still raises the belief."""
+
+    rates = (0.7, 0.05)
+
+    def __init__(self, config: Config) -> None:
+        self.miss, self.false_alarm = (lambda _, rate=rate: rate for rate in self.rates)
+
+
+class MostlyAlarmed(MostlyWrong):
+    rates = (0.05, 0.7)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        (f"model.type={__name__}.MostlyWrong",),
+        (f"model.type={__name__}.MostlyAlarmed",),
         ("model.table={5: 1.0e-6, 15: 1.0e-6}",),  # precise
         ("model.type=exponential", "model.coeff_a=0.5", "model.coeff_b=1.5"),  # blind at 15 m
         ("pixel.number_x=4", "pixel.number_y=4"),  # no cells 4 apart at 5 m
