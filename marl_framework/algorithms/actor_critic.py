@@ -115,9 +115,10 @@ class ActorCritic(ABC):
             self.modules["target_critic"] = self.target_critic
             self._targets.append((self.target_critic, self.critic))
             self.update_targets()
-        shared = (self.device, self.scaler, self._losses.step_rule, graphs is not None)
-        self._actor = Learner(self.actor, learning.actor, *shared)
-        self._critic = Learner(self.critic, learning.critic, *shared)
+        self._shared = self.device, self.scaler, self._losses.step_rule, graphs is not None
+        self._actor = Learner(self.actor, learning.actor, *self._shared)
+        self._critic = Learner(self.critic, learning.critic, *self._shared)
+        self._learners = {"actor": self._actor, "critic": self._critic}
         self.actor_optimizer = self._actor.optimizer
         self.critic_optimizer = self._critic.optimizer
 
@@ -380,8 +381,8 @@ class ActorCritic(ABC):
             self.update_targets()
 
     def _set_rates(self, factor: float) -> None:
-        set_rate(self.actor_optimizer, self.learning.actor.learning_rate * factor)
-        set_rate(self.critic_optimizer, self.learning.critic.learning_rate * factor)
+        for learner in self._learners.values():
+            set_rate(learner.optimizer, learner.rate * factor)
 
     def _amp(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.precision)
@@ -390,8 +391,7 @@ class ActorCritic(ABC):
         """Return networks, optimisers, scaler and step count; loadable with `weights_only=True`."""
         return {
             **{name: module.state_dict() for name, module in self.modules.items()},
-            "actor_optimizer": self.actor_optimizer.state_dict(),
-            "critic_optimizer": self.critic_optimizer.state_dict(),
+            **{f"{n}_optimizer": each.optimizer.state_dict() for n, each in self._learners.items()},
             "scaler": self.scaler.state_dict(),
             "training_step": self.training_steps,
         }
@@ -400,8 +400,8 @@ class ActorCritic(ABC):
         """Load the result of `state_dict`; ignore other keys of `state`."""
         for name, module in self.modules.items():
             module.load_state_dict(state[name])
-        load_optimizer(self.actor_optimizer, state["actor_optimizer"])
-        load_optimizer(self.critic_optimizer, state["critic_optimizer"])
+        for name, learner in self._learners.items():
+            load_optimizer(learner.optimizer, state[f"{name}_optimizer"])
         self._set_rates(1.0)
         if self._graphs is not None:
             self._graphs.forget()  # recordings use the optimisers' previous tensors

@@ -36,6 +36,7 @@ class Learner:
 
     Attributes:
         network: the same network, but averages gradients over all ranks.
+        rate: configured learning rate.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class Learner:
         recorded: bool,
     ) -> None:
         self.network = with_shared_gradients(network, device)
-        self.optimizer = make_adam(network, settings.learning_rate, recorded)
+        self.rate = settings.learning_rate
+        self.optimizer = make_adam(network, self.rate, recorded)
         self._max_norm, self._scaler, self._rule = settings.gradient_norm, scaler, rule
 
     def backward(self, sizes: Sequence[int], compute_loss: Callable[[int], Tensor]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from marl_framework.algorithms.batch import Transitions
 from marl_framework.algorithms.losses import retrace_returns, select_taken
-from marl_framework.algorithms.optimisers import Learner, Step, load_optimizer, set_rate
+from marl_framework.algorithms.optimisers import Learner, Step
 from marl_framework.algorithms.policy import Floor, policy_entropy, policy_probabilities
 from marl_framework.algorithms.ranks import mean_of
 from marl_framework.algorithms.replay import Replayed
@@ -77,9 +76,9 @@ class SAC(Replayed):
         super().__init__(config, *arguments, **named)
         self.temperature = Temperature(self.learning.temperature).to(self.device)
         self.modules["temperature"] = self.temperature
-        rule, recorded = self._losses.step_rule, self._graphs is not None
-        settings, shared = self.learning.actor, (self.device, self.scaler, rule, recorded)
-        self._temperature = Learner(self.temperature, settings, *shared)
+        self._temperature = Learner(self.temperature, self.learning.actor, *self._shared)
+        self._temperature.rate *= TEMPERATURE_RATE
+        self._learners["temperature"] = self._temperature
 
     def new_critic(self, config: Config) -> nn.Module:
         """Build two critics from maps [B, C_c, X, Y] to values of own actions [B, 2, A]."""
@@ -141,22 +140,6 @@ class SAC(Replayed):
     ) -> dict[str, Tensor]:
         stats = super()._run_updates(rollout, generator, steps, epsilon)
         return {**stats, "temperature": self.temperature.value}
-
-    def _set_rates(self, factor: float) -> None:
-        super()._set_rates(factor)
-        rate = TEMPERATURE_RATE * self.learning.actor.learning_rate
-        set_rate(self._temperature.optimizer, rate * factor)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of `Replayed` and the temperature's optimiser."""
-        optimizer = self._temperature.optimizer.state_dict()
-        return {**super().state_dict(), "temperature_optimizer": optimizer}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict`; ignore other keys of `state`."""
-        super().load_state_dict(state)
-        load_optimizer(self._temperature.optimizer, state["temperature_optimizer"])
-        self._set_rates(1.0)
 
 
 class ISAC(SAC):
