@@ -12,9 +12,6 @@ from marl_framework.config.model import Config
 # Columns of the draws: choice of side, corner, axis or diagonal; complement or not; shares.
 _PLACE, _COMPLEMENT, _SHARES, _NUM_DRAWS = 0, 1, 2, 10
 
-Interval = tuple[Tensor, Tensor]
-"""First cell and one past the last cell, [E] int64 each."""
-
 
 class Rectangles:
     """Base class of the rectangular terrain kinds; all use the same draws."""
@@ -48,24 +45,14 @@ class Rectangles:
         cols = _anchored(shares[1], far_y, self.shape[1])
         return torch.stack((*rows, *cols), -1)
 
-    def _strip(self, along_x: Tensor, rows: Interval, cols: Interval) -> Tensor:
-        """Return a strip across the map, of rows if `along_x`, else of columns, [E, 1, 4]."""
-        edges = (
-            torch.where(along_x, rows[0], 0),
-            torch.where(along_x, rows[1], self.shape[0]),
-            torch.where(along_x, 0, cols[0]),
-            torch.where(along_x, self.shape[1], cols[1]),
-        )
-        return torch.stack(edges, -1).unsqueeze(1)
-
 
 class Split(Rectangles):
     """A strip along one of the map's four sides, 30-60 % wide."""
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
         side, share = _pick(uniform, 4), _share(uniform, 0, 0.30, 0.60)
-        rows, cols = (_anchored(share, side % 2 == 1, size) for size in self.shape)
-        return self._strip(side < 2, rows, cols)
+        shares = torch.where(side < 2, share, 1.0), torch.where(side < 2, 1.0, share)
+        return self._block(shares, side % 2 == 1, side % 2 == 1).unsqueeze(1)
 
 
 class Corner(Rectangles):
@@ -84,10 +71,13 @@ class Band(Rectangles):
 
     def _rectangles(self, uniform: Tensor) -> Tensor:
         low, high = _share(uniform, 0, 0.20, 0.34), _share(uniform, 1, 0.65, 0.79)
-        rows, cols = (
-            ((low * size).floor().long(), (high * size).floor().long()) for size in self.shape
-        )
-        return self._strip(_pick(uniform, 2) == 0, rows, cols)
+        along_x = _pick(uniform, 2) == 0
+        edges = [
+            (torch.where(across, share, whole) * size).floor().long()
+            for across, size in zip((along_x, ~along_x), self.shape, strict=True)
+            for share, whole in ((low, 0.0), (high, 1.0))
+        ]
+        return torch.stack(edges, -1).unsqueeze(1)
 
 
 class TwoCorners(Rectangles):
@@ -152,8 +142,8 @@ def _share(uniform: Tensor, index: int, low: float, high: float) -> Tensor:
     return low + (high - low) * uniform[:, _SHARES + index]
 
 
-def _anchored(share: Tensor, far: Tensor, size: int) -> Interval:
-    """Return the interval of ⌊share · size⌋ cells at the near or far end of an axis."""
+def _anchored(share: Tensor, far: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the first cell and one past the last of ⌊share · size⌋ at an end of an axis, [E]."""
     length = (share * size).floor().long()
     start = torch.where(far, size - length, 0)
     return start, start + length
