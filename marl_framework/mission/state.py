@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -115,8 +115,7 @@ class MissionState(Seen):
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and tensor of each field."""
-        for field in fields(self):
-            yield field.name, getattr(self, field.name)
+        yield from vars(self).items()
 
     def clone(self) -> Self:
         """Return an independent copy."""
@@ -150,11 +149,8 @@ class StepDraws:
 
     def __getitem__(self, index: slice) -> StepDraws:
         """Select missions by a slice."""
-        draws: dict[str, Any] = {}
-        for field in fields(self):
-            values = getattr(self, field.name)
-            draws[field.name] = None if values is None else values[index]
-        return StepDraws(**draws)
+        drawn = {name: values for name, values in vars(self).items() if values is not None}
+        return StepDraws(**{name: values[index] for name, values in drawn.items()})
 
 
 @dataclass
