@@ -36,17 +36,17 @@ class Footprint(NamedTuple):
     """First row of the unclipped footprint square; may lie outside the map."""
     left: Tensor
 
-    def cells(self, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def cells(self, window: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the map rows [..., K_x] and columns [..., K_y] of the windows."""
         rows, cols = (torch.arange(k, device=self.row0.device) for k in window)
         return self.window_row.unsqueeze(-1) + rows, self.window_col.unsqueeze(-1) + cols
 
-    def flat_index(self, window: tuple[int, int], columns: int) -> Tensor:
+    def flat_index(self, window: tuple[int, ...], columns: int) -> Tensor:
         """Return the flat map indices of window cells, [..., K_x·K_y], for maps of C `columns`."""
         rows, cols = self.cells(window)
         return (rows.unsqueeze(-1) * columns + cols.unsqueeze(-2)).flatten(-2)
 
-    def inside(self, window: tuple[int, int], of: Footprint) -> tuple[Tensor, Tensor]:
+    def inside(self, window: tuple[int, ...], of: Footprint) -> tuple[Tensor, Tensor]:
         """Return which window rows [..., K_x] and columns [..., K_y] lie in the footprints `of`."""
         rows, cols = self.cells(window)
         return (
@@ -136,7 +136,7 @@ def read(
         ground, masks = (truth, bits, flip_below, view.boxes), (shift, inside, view.active)
         run(*ground, sides, *masks, readings, pooled)
         return
-    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
+    footprint, window = Footprint(*view.boxes.unbind(-1)), readings.shape[-2:]
     laid = index = footprint.flat_index(window, truth.shape[-1])
     if shift is not None:
         seen = footprint.cells(window)
@@ -218,7 +218,7 @@ def fuse_own(
         run(*inputs, *tensors, takes_own, takes_heard, tracks, prior)
         return
     _reset_to_prior(maps, view.active)
-    n, window = heard.shape[1], _window(readings)
+    n, window = heard.shape[1], readings.shape[-2:]
     index = Footprint(*view.boxes.unbind(-1)).flat_index(window, maps.beliefs.shape[-1])
     rows, cols = view.optics.of(view.optics.map_weights, view.positions)
     odds, beliefs, signs = view.odds.unsqueeze(-2), maps.beliefs.flatten(2), readings.flatten(2)
@@ -252,7 +252,7 @@ def fuse_global(version: Version, view: View, readings: Tensor, maps: Maps) -> T
         totals: Tensor = run(readings, view.boxes, view.odds, view.active, *maps)
         return totals
     _reset_to_prior(maps, view.active)
-    footprint, window = Footprint(*view.boxes.unbind(-1)), _window(readings)
+    footprint, window = Footprint(*view.boxes.unbind(-1)), readings.shape[-2:]
     index = footprint.flat_index(window, maps.beliefs.shape[-1])
     signs, odds = readings.flatten(2) * view.active.view(-1, 1, 1), view.odds.unsqueeze(-2)
     belief = maps.beliefs.flatten(1)
@@ -283,7 +283,7 @@ def _changes(maps: Maps, before: Tensor, after: Tensor) -> list[tuple[Tensor, Te
     return changes
 
 
-def _first_seen_by(footprint: Footprint, window: tuple[int, int]) -> Tensor:
+def _first_seen_by(footprint: Footprint, window: tuple[int, ...]) -> Tensor:
     """Return which footprint cells no UAV of a lower id sees, [E, N, K_x, K_y] bool."""
     windows = Footprint(*(field.unsqueeze(2) for field in footprint))
     others = Footprint(*(field.unsqueeze(1) for field in footprint))
@@ -298,10 +298,6 @@ def _reset_to_prior(maps: Maps, active: Tensor) -> None:
     if maps.prior is not None:
         shape = -1, *(1,) * (maps.beliefs.dim() - 1)
         maps.beliefs.masked_fill_(active.view(shape), maps.prior)
-
-
-def _window(readings: Tensor) -> tuple[int, int]:
-    return readings.shape[-2], readings.shape[-1]
 
 
 # Triton -----------------------------------------------------------------------------------
