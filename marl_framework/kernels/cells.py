@@ -65,11 +65,10 @@ def uncertainty(p: Tensor) -> Tensor:
     return clamp_probability(p) * entropy(p)
 
 
-def interval_overlap(low: Tensor, high: Tensor, start: float | Tensor, width: Tensor) -> Tensor:
+def interval_overlap(low: Tensor, high: Tensor, start: Tensor, width: Tensor) -> Tensor:
     """Return the share of the interval [start, start + width) that [low, high) covers."""
-    return (torch.minimum(high, start + width) - torch.maximum(low, torch.as_tensor(start))).clamp(
-        min=0
-    ) / width
+    shared = torch.minimum(high, start + width) - torch.maximum(low, start)
+    return shared.clamp(min=0) / width
 
 
 def covered(low: Tensor, high: Tensor, cells: int, outputs: int) -> Tensor:
