@@ -45,9 +45,7 @@ def lattice_path(waypoints: Points, shape: Cell, moves: int) -> list[Cell]:
                 path.append((here[0], here[1] + (1 if along_y > 0 else -1)))
     if len(path) == 1:  # no move stays in place
         x, y = path[0]
-        path.append(
-            (x + (1 if x == 0 else -1), y) if shape[0] > 1 else (x, y + (1 if y == 0 else -1))
-        )
+        path.append((abs(x - 1), y) if shape[0] > 1 else (x, abs(y - 1)))
     return list(islice(cycle(path + path[-2:0:-1]), moves + 1))
 
 
@@ -118,10 +116,9 @@ class PathPlanner(ABC):
         paths = starts.unsqueeze(1).repeat(1, self._longest + 1, 1)
         paths[:, : turns + 1, 2] = levels[: self._longest + 1]
         paths[:, turns + 1 :, 2] = level
-        if moves < 1:
-            return paths.to(state.positions.device)
-        waypoints = self.plan(team[:, :2].numpy().astype(np.float64), moves, seed)
-        for i, points in enumerate(waypoints):
-            cells = lattice_path(points, self._lattice.shape[:2], self._longest - turns)
-            paths[i, turns:, :2] = torch.tensor(cells)
+        if moves > 0:
+            waypoints = self.plan(team[:, :2].numpy().astype(np.float64), moves, seed)
+            for i, points in enumerate(waypoints):
+                cells = lattice_path(points, self._lattice.shape[:2], self._longest - turns)
+                paths[i, turns:, :2] = torch.tensor(cells)
         return paths.to(state.positions.device)
