@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.loading import config_to_dict, load_config
+from marl_framework.config.loading import config_to_dict, differences, load_config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import COMPLETED, FlightRecord, evaluate
@@ -26,13 +26,19 @@ from marl_framework.kernels.versions import Version, version_for
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.lock import folder_guard
+from marl_framework.runs.names import PRETRAINED
 
 POLICIES = (LEARNED, *report.CLASSICAL)  # by default
 SEARCH = "search"  # the only planner whose settings a suite accepts
 SETTINGS = f"experiment.baselines.{SEARCH}."
 _BELIEF = report.METRICS | {"ece": -1, "brier": -1}
 SIGNS = _BELIEF | {name: _BELIEF[of] for name, of in COMPLETED.items()}  # all metrics of a flight
-_NO_TRAINING = ("compute", "logging", "deployment", "flying")  # sections that change no training
+_MAY_DIFFER = (
+    *("compute.", "logging.", "deployment.", "flying."),  # change no training
+    *("environment.seed.", "experiment.title.", "learning.teacher.", "distillation.teachers."),
+    *("networks.predictor.", "evaluation.predictor.", f"{SETTINGS}predictor."),
+)
+"""Beginnings of the keys that may differ between the trainings of one policy."""
 _DIGITS = 6  # decimals of a mission's value in the files
 
 
@@ -106,27 +112,20 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
 
     Predictors and teachers may differ. Raises ConfigError that names two conflicting checkpoints.
     """
-
-    def separate_seed(checkpoint: Checkpoint) -> tuple[Any, Any]:
-        tree = config_to_dict(checkpoint.config())
-        seed = tree["environment"].pop("seed")
-        tree["experiment"].pop("title")
-        tree["experiment"]["baselines"][SEARCH].pop("predictor")
-        tree["networks"].pop("predictor")
-        tree["evaluation"].pop("predictor")
-        tree["learning"].pop("teacher")
-        tree["distillation"].pop("teachers")
-        return seed, {k: v for k, v in tree.items() if k not in _NO_TRAINING}
-
-    trainings = [separate_seed(checkpoint) for checkpoint in checkpoints]
-    for checkpoint, (seed, tree) in zip(checkpoints[1:], trainings[1:], strict=True):
-        if tree != trainings[0][1]:
-            raise ConfigError(
-                f"{option}: {checkpoint.path} and {checkpoints[0].path} were trained differently; "
-                "only environment.seed, predictors and teachers may differ"
-            )
-        if [other for other, _ in trainings].count(seed) > 1:
+    seeds = set()
+    for checkpoint in checkpoints:
+        config, names = checkpoint.config(), f"{checkpoint.name} and {checkpoints[0].name}"
+        for key in differences(checkpoints[0].config(), config):
+            if f"{key}.".startswith(_MAY_DIFFER):
+                continue
+            advice = "only environment.seed, predictors and teachers may differ"
+            if PRETRAINED in names:  # these keep another mission than that of their training
+                advice += "; compare a team of the library as a policy of its own"
+            raise ConfigError(f"{option}: {names} were trained differently ({key}); {advice}")
+        seed = config.environment.seed
+        if seed in seeds:
             raise ConfigError(f"{option}: two runs have environment.seed {seed}; keep only one")
+        seeds.add(seed)
 
 
 @dataclass(frozen=True)
