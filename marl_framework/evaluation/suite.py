@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from marl_framework.config.errors import ConfigError
+from marl_framework.config.errors import ConfigError, found_at
 from marl_framework.config.loading import config_to_dict, differences, load_config
+from marl_framework.config.model import Config
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import COMPLETED, FlightRecord, evaluate
@@ -194,28 +195,44 @@ class Suite:
         return self.folder / "worlds" / f"{world.name}.json"
 
     def _read(self, world: World) -> dict[str, Any]:
-        """Read the folder's flights of a world; raise ConfigError if their missions differ."""
-        compute = load_config(BASE, world.overrides).compute
-        by_triton = version_for(compute, self.device) is Version.TRITON
+        """Read the folder's flights of a world.
+
+        Raises ConfigError if their missions differ, or other settings completed their maps.
+        """
+        config = load_config(BASE, world.overrides)
+        by_triton = version_for(config.compute, self.device) is Version.TRITON
         head = {
             "suite": VERSION,
             "missions": self.missions,
             "world": json.loads(json.dumps(strict(world.definition(self.seed)))),
             # Missions also depend on the device type and the kernels.
             "device": self.device.type + (" by Triton" if by_triton else ""),
+            "completion": _completion(config),
         }
         file = self._file(world)
         if not file.is_file():
             return {**head, "blocks": None, "flights": {}}
+        absent = {"device": "cpu", "completion": head["completion"]}  # in earlier versions
         try:
-            content: dict[str, Any] = {"device": "cpu", **json.loads(file.read_text("utf-8"))}
+            content: dict[str, Any] = {**absent, **json.loads(file.read_text("utf-8"))}
             same = all(content[key] == head[key] for key in head) and "flights" in content
         except (ValueError, KeyError, TypeError):
             same = False
         if not same:
-            name = file.relative_to(self.folder)
-            raise ConfigError(f"--out {self.folder}: {name} has other missions; use a new folder")
+            raise ConfigError(
+                f"--out {self.folder}: {file.relative_to(self.folder)} has other missions, or maps "
+                "completed with another evaluation.predictor or caution; use a new folder"
+            )
         return content
+
+
+def _completion(config: Config) -> dict[str, Any]:
+    """Return what completes the maps of a suite, with a digest of the predictor."""
+    name = config.evaluation.predictor
+    if name is None:
+        raise ConfigError("evaluation.predictor: suites complete maps; set it to a map predictor")
+    with found_at("evaluation.predictor"):
+        return {"predictor": digest(find_checkpoint(name)), "caution": config.evaluation.caution}
 
 
 def finals(record: FlightRecord) -> dict[str, list[float]]:

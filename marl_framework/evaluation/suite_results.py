@@ -26,8 +26,8 @@ LABELS = {metric: report.LABELS[metric] for metric in report.METRICS}
 def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of `suite.json`, in plain types.
 
-    `worlds.<name>` has the keys `definition`, `blocks` (block number of each mission),
-    `finals.<policy>.<metric>` (training seeds × missions, after the last move) and
+    `worlds.<name>` has the keys `definition`, `completion` (of maps), `blocks` (block number of
+    each mission), `finals.<policy>.<metric>` (training seeds × missions, after the last move) and
     `summary.<policy>.<metric>` (see `summary`).
     """
     policies: dict[str, list[Flyer]] = {}
@@ -42,6 +42,7 @@ def results(suite: Suite, flown: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         blocks = content["blocks"]
         worlds[name] = {
             "definition": content["world"],
+            "completion": content["completion"],
             "blocks": blocks,
             "summary": summary(flights, None if blocks is None else torch.tensor(blocks)),
             "finals": flights,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from marl_framework import evaluate as command
-from marl_framework.config.loading import load_config
+from marl_framework.config.loading import dump_config, load_config
 from marl_framework.config.model import Config
 from marl_framework.evaluation import suite, worlds
 from marl_framework.evaluation.statistics import interval, worst_tenth
@@ -209,6 +209,35 @@ def test_flights_of_other_missions_are_not_mixed(
         file.write_text(text.replace(mine, others))
         assert named in refused(command.main, given)
         file.write_text(text)
+
+
+def test_maps_of_another_completion_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    file = Path(predictor(tmp_path / "own.pt", 3))
+
+    def use(*settings: str) -> None:
+        found = config(1, f"evaluation.predictor={file}", *settings)
+        dump_config(found, tmp_path / "base.yaml")
+
+    for module in (suite, worlds):
+        monkeypatch.setattr(module, "BASE", str(tmp_path / "base.yaml"))
+    given = ["--policies", "random", "--only", "split"]
+    use()
+    found = run(tmp_path, *given)["worlds"]["split"]
+    digest = suite.digest(find_checkpoint(str(file)))
+    assert found["completion"] == {"predictor": digest, "caution": None}
+    named = f"--out {tmp_path}: worlds/split.json"
+    again = [*FEW, *given, "--out", str(tmp_path)]
+    use("evaluation.caution=0.5")
+    assert named in refused(command.main, again)
+    use()
+    predictor(file, 4)
+    assert named in refused(command.main, again)
+    predictor(file, 3)
+    run(tmp_path, *given)
+    use("evaluation.predictor=null")
+    assert "evaluation.predictor" in refused(command.main, again)
 
 
 @pytest.mark.usefixtures("_short")
