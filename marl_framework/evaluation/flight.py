@@ -174,8 +174,9 @@ class FlightLog:
         completion: MapCompletion | None = None,
     ) -> None:
         self._env, self._truth, self._kept = env, state.truth, keep_maps
-        self._curves, self._completion = curves, completion
-        self._noise = CameraNoise(env.camera, env.num_envs)
+        self._curves, self._completing = curves, None
+        if completion is not None:
+            self._completing = completion, CameraNoise(env.camera, env.num_envs)
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
         self._places: list[Tensor] = []
@@ -196,8 +197,8 @@ class FlightLog:
         self._footprints.append(self._env.camera.team_boxes(state.positions, active)[..., :4])
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
         footprints = self._footprints[-1] * read.unsqueeze(-1)  # else empty
-        if self._completion is not None:
-            self._noise.add(state, active)
+        if self._completing is not None:
+            self._completing[1].add(state, active)
         self._seen |= cells_in_view(footprints, self._env.camera.shape)
         if self._inside is not None:
             self._seen &= self._inside
@@ -219,9 +220,10 @@ class FlightLog:
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
         completed = None
-        if self._completion is not None:
-            caution = self._noise.caution()
-            completed = self._completion(self._belief, caution, self._inside)
+        if self._completing is not None:
+            completion, noise = self._completing
+            caution = noise.caution()
+            completed = completion(self._belief, caution, self._inside)
             found = map_metrics(completed, self._truth, self._seen, self._inside)
             metrics |= {name: found[of].unsqueeze(1) for name, of in COMPLETED.items()}
             metrics["learned_caution"] = caution.unsqueeze(1)

@@ -11,7 +11,7 @@ import torch
 
 from marl_framework.config.loading import with_changes
 from marl_framework.config.model import Config
-from marl_framework.evaluation import metrics
+from marl_framework.evaluation import flight, metrics
 from marl_framework.evaluation.flight import (
     FlightRecord,
     MissionStreams,
@@ -134,6 +134,11 @@ def test_without_curves_metrics_are_those_of_the_last_reading() -> None:
     for name, values in full.metrics.items():
         assert torch.equal(last.metrics[name], values[:, -1:]), name
     assert torch.equal(last.film, full.film[:, -1:])
+
+
+def test_only_completed_maps_need_the_noise_of_the_camera(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "CameraNoise", None)
+    assert evaluate(*make(1), 1, 7).completed is None
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 4, 7])
