@@ -93,7 +93,9 @@ def _watch(options: argparse.Namespace) -> None:
     for checkpoint in latest_teams(run):
         options.checkpoint = str(checkpoint)
         _compare(options)
-        print(f"watching {run}; press Ctrl-C to stop", flush=True)
+        if state_of(run) == "in training":
+            print(f"watching {run}; press Ctrl-C to stop", flush=True)
+    print(f"{run} is not in training ({state_of(run)}); this was its latest team")
 
 
 def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Iterator[Path]:

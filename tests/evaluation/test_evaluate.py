@@ -435,11 +435,16 @@ def test_each_newer_team_is_handed_over_once_to_the_end(tmp_path: Path) -> None:
     assert len(list(latest_teams(tmp_path))) == 1  # a run that has ended is shown once
 
 
-def test_a_run_that_is_watched_stays_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_watched_stays_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     given = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"]
     assert train([*given, "--set", "learning.training_steps=2"]) == 0
     assert list(watch(Path("runs/t"))["policies"]) == ["learned"]
+    printed = capsys.readouterr().out
+    assert "finished" in printed.splitlines()[-1]
+    assert "Ctrl-C" not in printed
     page = Path("runs/t/watch/mission.html").read_text(encoding="utf-8")
     assert '<meta http-equiv="refresh" content="20">' in page
     assert train([*given, "--resume", "--allow-changed", "learning.training_steps"]) == 0
