@@ -15,7 +15,6 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState, Seen
-from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.channels import (
     CHANNELS,
@@ -28,7 +27,7 @@ from marl_framework.observations.channels import (
 )
 from marl_framework.observations.drawing import centre_on, constant
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import MapPrediction, load_predictor
+from marl_framework.observations.prediction import MapPrediction, placed_predictor
 from marl_framework.observations.window import Window
 
 
@@ -72,8 +71,8 @@ class ObservationBuilder:
         self._prediction: MapPrediction | None = None
         if observation.sees_prediction:
             # Weights remain trainable: autocast caches casts only for trainable weights.
-            network = load_predictor(config.networks.predictor, "networks.predictor")
-            network = place(network, config.compute, device)
+            name = config.networks.predictor
+            network = placed_predictor(name, "networks.predictor", config, lattice)
             view, precision = LatticeView(config, lattice, PARTS), config.compute.precision
             self._prediction = MapPrediction(view, network, precision)
         predict = None if self._prediction is None else self._prediction.of

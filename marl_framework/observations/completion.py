@@ -11,10 +11,9 @@ from marl_framework.config.model import Config
 from marl_framework.kernels.cells import clamp_probability
 from marl_framework.mission.accuracy import chunks
 from marl_framework.mission.lattice import Lattice
-from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS, MapPredictor
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import MapPrediction, load_predictor
+from marl_framework.observations.prediction import MapPrediction, placed_predictor
 
 MARGIN = 1e-3
 """Predicted shares are clamped to [margin, 1 - margin]: no prediction is certain."""
@@ -74,8 +73,8 @@ def make_completion(config: Config, lattice: Lattice) -> MapCompletion | None:
     name = config.evaluation.predictor
     if name is None:
         return None
-    network = load_predictor(name, "evaluation.predictor")
-    return MapCompletion(config, lattice, place(network, config.compute, lattice.offsets.device))
+    network = placed_predictor(name, "evaluation.predictor", config, lattice)
+    return MapCompletion(config, lattice, network)
 
 
 def _interpolation(positions: int, cells: int, size: float) -> Tensor:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from marl_framework.config.errors import ConfigError, found_at
+from marl_framework.config.model import Config
 from marl_framework.device import autocast, resolve_precision
+from marl_framework.mission.lattice import Lattice
+from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import MapPredictor
 from marl_framework.observations.lattice_view import Features, LatticeView
 from marl_framework.runs.checkpoint import load_checkpoint, misfit, tensors_checksum
@@ -77,6 +80,11 @@ def load_predictor(name: str, key: str) -> MapPredictor:
         path = checkpoint_file(name)
         payload = load_checkpoint(path)
     return predictor_of(payload, f"{key}: {path}")
+
+
+def placed_predictor(name: str, key: str, config: Config, lattice: Lattice) -> MapPredictor:
+    """Load a trained predictor for missions on a lattice; see `load_predictor`."""
+    return place(load_predictor(name, key), config.compute, lattice.offsets.device)
 
 
 def predictor_weights(name: str, key: str) -> dict[str, str]:

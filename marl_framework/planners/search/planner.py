@@ -15,10 +15,9 @@ from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.state import MissionState
-from marl_framework.networks.convolutional import place
 from marl_framework.networks.map_predictor import PARTS
 from marl_framework.observations.lattice_view import LatticeView
-from marl_framework.observations.prediction import load_predictor, predictor_weights
+from marl_framework.observations.prediction import placed_predictor, predictor_weights
 from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap, TrueMap
@@ -153,11 +152,12 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
 
     Raises ConfigError if the predictor cannot be read or does not fit.
     """
-    settings, compute = environment.config.experiment.baselines.search, environment.config.compute
-    view = LatticeView(environment.config, environment.lattice, PARTS)
-    network = place(load_predictor(settings.predictor, _PREDICTOR), compute, environment.device)
+    config, lattice = environment.config, environment.lattice
+    settings, precision = config.experiment.baselines.search, config.compute.precision
+    view = LatticeView(config, lattice, PARTS)
+    network = placed_predictor(settings.predictor, _PREDICTOR, config, lattice)
     model = PredictedMap(
-        view, network, compute.precision, settings.outside_weight, settings.target == "map"
+        view, network, precision, settings.outside_weight, settings.target == "map"
     )
     return SearchPlanner("search", view, model, BeamSearch(view, settings.beams), settings)
 
