@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from marl_framework.config.derived import passes
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.evaluation.figures import mission_figure
 from marl_framework.evaluation.flight import FlightRecord
@@ -112,5 +113,6 @@ class Outputs(ExitStack):
         try:
             mission_figure(fly(), 0, path)
             self.logger.figure(step, "mission", path)
-        except OSError as error:
-            self.say(f"warning: {path} could not be drawn: {error.strerror or error}")
+        except (ConfigError, OSError) as error:  # a figure must not end a training
+            reason = getattr(error, "strerror", None) or error
+            self.say(f"warning: {path} could not be drawn: {reason}")

@@ -24,6 +24,7 @@ from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.files import files_read
 from marl_framework.networks.layers import Way, convolutions
+from marl_framework.observations.completion import make_completion
 from marl_framework.observations.prediction import predictor_weights
 from marl_framework.observations.task import MissionTask
 from marl_framework.planners.learned import LearnedPlanner
@@ -289,7 +290,9 @@ class Trainer(RunTrainer):
         def fly() -> FlightRecord:
             environment = MissionEnvironment(self.config.areas[0], 1, self.device, "validation")
             seed = self.config.environment.seed
-            return evaluate(environment, self._planners[0], 1, seed, "validation")
+            completion = make_completion(environment.config, environment.lattice)
+            planner = self._planners[0]
+            return evaluate(environment, planner, 1, seed, "validation", completion=completion)
 
         out.draw(self.steps, fly)
 

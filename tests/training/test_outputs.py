@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from marl_framework.evaluation.flight import evaluate
+from marl_framework.evaluation.flight import FlightRecord, evaluate
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners import RandomPlanner
 from marl_framework.runs.checkpoint import load_checkpoint
@@ -20,6 +20,7 @@ from marl_framework.stage_timer import StageTimer
 from marl_framework.training import outputs
 from marl_framework.training.outputs import Outputs
 from marl_framework.training.trainer import Trainer
+from tests.conftest import one_pixel
 from tests.small import config_with
 from tests.terminal import Clock
 
@@ -95,6 +96,28 @@ def test_a_rank_without_a_folder_trains_as_one_with_it(empty: Path, tmp_path, ca
             assert torch.equal(module.state_dict()[key], value)
     assert torch.equal(alone.task.generator.get_state(), writing.task.generator.get_state())
     assert (run.figures / "mission.png").is_file()
+
+
+@pytest.mark.parametrize("predictor", ["pretrained:predictor", "null", "nowhere"])
+def test_the_figure_has_the_completed_map(
+    predictor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    drawn: list[bool] = []
+
+    def draw(record: FlightRecord, *rest: Any) -> None:
+        drawn.append(record.completed is not None)
+        one_pixel(record, *rest)
+
+    monkeypatch.setattr(outputs, "mission_figure", draw)
+    settings = f"evaluation.predictor={predictor}", "learning.training_steps=1"
+    config = config_with(*settings)
+    run = RunFolder.create(tmp_path, "t", config, CPU)
+    assert Trainer(config, CPU).train(run)["results"]["finished"]
+    if predictor == "nowhere":
+        assert drawn == []
+        assert "mission.png could not be drawn: evaluation.predictor" in capfd.readouterr().out
+    else:
+        assert drawn == [predictor != "null"]
 
 
 def test_skipped_updates_are_counted_on_after_a_checkpoint(tmp_path, monkeypatch) -> None:
