@@ -165,62 +165,50 @@ def table(results: Mapping[str, Any]) -> str:
     The second table has the worst tenth of missions and the reliability of beliefs, the third the
     completed maps.
     """
-    changes = ("− best classical [95 %]", "")
-    columns = [header for label in LABELS.values() for header in (f"{label} [95 %]", *changes)]
     title = f"Suite {results['suite']} {results['version']}, {_describe_size(results)}"
+    labels = [f"{label} [95 %]" for label in LABELS.values()]
+    worlds, main = results["worlds"], report.METRICS
+    text = _draw_table(title, labels, worlds, lambda row: [row[m] for m in main], True)
 
-    def means(row: Mapping[str, Any]) -> list[str]:
-        return [cell for metric in report.METRICS for cell in change_cells(row[metric])]
+    reliability = [metric for metric in SIGNS if metric not in {*main, *COMPLETED}]
+    title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
+    labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
+    labels += [report.LABELS[metric] for metric in reliability]
 
-    text = _draw_table(title, columns, results["worlds"], means)
-    text += _ends_table(results["worlds"]) + _completed(results["worlds"])
-    lines = [text, *_count_verdicts(results["worlds"])]
+    def ends(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [*(row[m]["worst_tenth"] for m in main), *(row[m] for m in reliability)]
+
+    text += _draw_table(title, labels, worlds, ends)
+    labels = [report.LABELS[of] for of in COMPLETED.values()]
+    text += _draw_table(
+        "Completed maps [95 %]", labels, worlds, lambda row: [row[m] for m in COMPLETED]
+    )
+    lines = [text, *_count_verdicts(worlds)]
     if results["left_out"]:
         lines.append(f"left out: {', '.join(results['left_out'])}")
     return "\n".join(lines) + "\n"
 
 
-def _ends_table(worlds: Mapping[str, Any]) -> str:
-    """Return the worst tenths and the reliability of each world and policy, with verdicts."""
-    reliability = [metric for metric in SIGNS if metric not in {*report.METRICS, *COMPLETED}]
-    labels = ["ROI entropy, worst tenth", "F1, worst tenth"]
-    labels += [report.LABELS[metric] for metric in reliability]
-    title = "Worst tenth of the missions, and reliability of the beliefs [95 %]"
-
-    def ends(row: Mapping[str, Any]) -> list[str]:
-        worst = [row[metric]["worst_tenth"] for metric in report.METRICS]
-        return _with_verdicts([*worst, *(row[metric] for metric in reliability)])
-
-    return _draw_table(title, [each for label in labels for each in (label, "")], worlds, ends)
-
-
-def _completed(worlds: Mapping[str, Any]) -> str:
-    """Return the metrics of completed maps in each world, with verdicts."""
-    columns = [header for of in COMPLETED.values() for header in (report.LABELS[of], "")]
-
-    def completed(row: Mapping[str, Any]) -> list[str]:
-        return _with_verdicts([row[metric] for metric in COMPLETED])
-
-    return _draw_table("Completed maps [95 %]", columns, worlds, completed)
-
-
 def _draw_table(
     title: str,
-    columns: Sequence[str],
+    labels: Sequence[str],
     worlds: Mapping[str, Any],
-    cells: Callable[[Mapping[str, Any]], Sequence[str]],
+    statistics: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    with_changes: bool = False,
 ) -> str:
-    """Return a table as text; `cells` are those of a policy's summary in a world."""
+    """Return a table of means and verdicts, and of the differences behind them, as text.
+
+    `statistics` returns those of each label from a policy's summary in a world.
+    """
+    shown = slice(None, None, 1 if with_changes else 2)
+    columns = [name for label in labels for name in (label, "− best classical [95 %]", "")[shown]]
     drawn = report.new_table(title, ("world", "policy"), columns)
     for name, world in worlds.items():
         for number, (policy, row) in enumerate(world["summary"].items()):
-            drawn.add_row(*map(Text, ("" if number else name, policy, *cells(row))))
+            cells = [cell for each in statistics(row) for cell in change_cells(each)[shown]]
+            drawn.add_row(*map(Text, ("" if number else name, policy, *cells)))
         drawn.add_section()
     return report.as_text(drawn)
-
-
-def _with_verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [cell for each in rows for cell in change_cells(each)[::2]]
 
 
 def _describe_size(results: Mapping[str, Any]) -> str:
