@@ -65,7 +65,6 @@ def _fly_suite(options: argparse.Namespace) -> None:
         MISSIONS if options.missions is None else options.missions,
         SEED if options.seed is None else options.seed,
         device,
-        options.device,
         Path(options.out),
     )
     flights.check()

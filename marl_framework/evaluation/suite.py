@@ -141,8 +141,6 @@ class Suite:
     """Number of missions per world."""
     seed: int
     device: torch.device
-    device_name: str | None
-    """Device as given on the command line; None if not given."""
     folder: Path
 
     def check(self) -> None:
@@ -184,10 +182,8 @@ class Suite:
         return flown
 
     def _prepare(self, world: World, flyer: Flyer) -> comparison.Comparison:
-        overrides = [*world.overrides, *flyer.overrides]
-        overrides += [f"compute.device={self.device_name}"] if self.device_name else []
         team = flyer.checkpoint if flyer.policy == LEARNED else None
-        config = mission_config(BASE, overrides, team)
+        config = mission_config(BASE, [*world.overrides, *flyer.overrides], team)
         policies = [flyer.policy]
         return comparison.prepare(config, self.device, policies, self.missions, self.seed, team)
 
