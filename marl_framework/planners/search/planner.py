@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
+from marl_framework.algorithms.graphs import Graphs
 from marl_framework.algorithms.policy import best_actions
 from marl_framework.config.mission import SearchConfig
 from marl_framework.config.model import Config
@@ -22,7 +23,7 @@ from marl_framework.planners.protocol import Decision
 from marl_framework.planners.search.beam import BeamSearch
 from marl_framework.planners.search.models import PredictedMap, TrueMap
 from marl_framework.planners.search.problem import Problem
-from marl_framework.planners.search.replayed import Search, replayed
+from marl_framework.planners.search.replayed import ReplayedSearch, Search
 from marl_framework.planners.search.threads import on_threads
 from marl_framework.planners.search.windows import Windows
 
@@ -58,8 +59,10 @@ class SearchPlanner:
         self._view, self._model = view, model
         self._windows = Windows(view, settings.horizon)
         self._find: Search = partial(self._windows.search, search)
-        if self._windows.is_whole:  # else each move searches over other tables
-            self._find = replayed(self._find, view.compute, view.lattice.offsets.device)
+        device = view.lattice.offsets.device
+        # Over windows, each move searches over other tables.
+        if device.type == "cuda" and view.compute.cuda_graphs and self._windows.is_whole:
+            self._find = ReplayedSearch(self._find, Graphs(device))
         self._settings = settings
         self.chunk = max(1, _MAX_ELEMENTS // self._windows.elements(search))
         self._plans = torch.ones(0)

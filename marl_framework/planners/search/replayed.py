@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from marl_framework.algorithms.graphs import Graphs
-from marl_framework.config.learning import ComputeConfig
 from marl_framework.planners.search.problem import Plan, Problem
 
 Search = Callable[[Problem], Plan]
@@ -36,10 +35,3 @@ class ReplayedSearch:
             copy.copy_(tensor)
         plan = self._graphs.run(key, self, lambda _: self._search(kept), 0.0, None)
         return plan._replace(action=plan.action.clone())
-
-
-def replayed(search: Search, compute: ComputeConfig, device: torch.device) -> Search:
-    """Return a search that uses CUDA graphs if the device has them and `cuda_graphs` allows it."""
-    if device.type != "cuda" or not compute.cuda_graphs:
-        return search
-    return ReplayedSearch(search, Graphs(device))
