@@ -11,11 +11,7 @@ from marl_framework.command_line import Parser, as_program, loaded
 from marl_framework.config.loading import load_config
 from marl_framework.runs.log import RunLog
 from marl_framework.training.guard import guarded
-from marl_framework.training.options import (
-    add_run_options,
-    add_short_forms,
-    read_start,
-)
+from marl_framework.training.options import add_run_options, add_short_forms, read_start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
