@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -61,10 +62,10 @@ class MissionPage:
     ) -> None:
         records = {name: record.alone(index) for name, record in records.items()}
         shrink, cells = 1, max(next(iter(records.values())).config.geometry.map_shape)
-        self.text = _render_page(records, index, shrink, refresh, shows_truth)
-        while len(self.text.encode()) > LARGEST and shrink < cells:
+        render = partial(_render_page, records, index, refresh, shows_truth)
+        while len((text := render(shrink)).encode()) > LARGEST and shrink < cells:
             shrink *= 2
-            self.text = _render_page(records, index, shrink, refresh, shows_truth)
+        self.text = text
 
     def write(self, path: str | Path) -> None:
         """Write the page to a file."""
@@ -80,9 +81,9 @@ class MissionPage:
 def _render_page(
     records: Mapping[str, FlightRecord],
     index: int,
-    shrink: int,
     refresh: int | None,
     shows_truth: bool,
+    shrink: int,
 ) -> str:
     """Return the page of mission `index`, the records' only mission, with maps of 1 / shrink."""
     config = next(iter(records.values())).config
