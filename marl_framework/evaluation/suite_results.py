@@ -93,35 +93,35 @@ def summary(
     for metric in next(iter(finals.values())):
         sign = SIGNS[metric]
         values = {p: torch.tensor(f[metric], dtype=torch.float64) for p, f in finals.items()}
-        best = best_classical({p: sample.mean().item() for p, sample in values.items()}, sign)
         for policy, sample in values.items():
-            change = None
-            if best is not None and policy != best:
-                change = difference(sample, values[best], best, sign, blocks)
             result[policy][metric] = {
                 "mean": sample.mean().item(),
                 "std": sample.var(1).mean().sqrt().item() if sample.shape[1] > 1 else None,
                 "interval": interval(sample, blocks),
                 "seeds": sample.mean(1).tolist(),
-                "difference": change,
             }
+        _add_differences({p: rows[metric] for p, rows in result.items()}, values, sign, blocks)
         if metric in report.METRICS:
-            for policy, row in _worst_tenths(values, sign, blocks).items():
+            worst = {p: worst_tenth(sample, sign, blocks) for p, sample in values.items()}
+            _add_differences(worst, values, sign, blocks, True)
+            for policy, row in worst.items():
                 result[policy][metric]["worst_tenth"] = row
     return result
 
 
-def _worst_tenths(
-    values: Mapping[str, Tensor], sign: int, blocks: Tensor | None
-) -> dict[str, dict[str, Any]]:
-    """Return the worst tenth of each policy and its difference to the best classical planner's."""
-    rows = {policy: worst_tenth(sample, sign, blocks) for policy, sample in values.items()}
+def _add_differences(
+    rows: Mapping[str, dict[str, Any]],
+    values: Mapping[str, Tensor],
+    sign: int,
+    blocks: Tensor | None,
+    worst: bool = False,
+) -> None:
+    """Add each policy's difference to the best classical planner; see `difference`."""
     best = best_classical({policy: row["mean"] for policy, row in rows.items()}, sign)
     for policy, row in rows.items():
         row["difference"] = None
         if best is not None and policy != best:
-            row["difference"] = difference(values[policy], values[best], best, sign, blocks, True)
-    return rows
+            row["difference"] = difference(values[policy], values[best], best, sign, blocks, worst)
 
 
 def best_classical(means: Mapping[str, float], sign: int) -> str | None:
