@@ -177,14 +177,11 @@ def batch_size(config: Config, missions: int) -> int:
 
 def by_area(config: Config) -> dict[str, Config]:
     """Return the configuration of each area by name; a single area has no name."""
-    areas = config.areas
-    if len(areas) == 1:
-        return {"": areas[0]}
-    named = {}
-    for number, area in enumerate(areas):
-        sides = area.environment
-        named[f"area_{number + 1}_{sides.x_dim:g}x{sides.y_dim:g}"] = area
-    return named
+    if len(config.areas) == 1:
+        return {"": config.areas[0]}
+    sides = [(area.environment.x_dim, area.environment.y_dim) for area in config.areas]
+    names = (f"area_{number}_{x:g}x{y:g}" for number, (x, y) in enumerate(sides, 1))
+    return dict(zip(names, config.areas, strict=True))
 
 
 def print_other_missions(own: Mapping[str, Config]) -> None:
