@@ -73,8 +73,8 @@ class Windows:
         problem = problem._replace(horizon=horizon, max_horizon=most)
         if self.is_whole:
             return search.search(problem)
-        (x, y), mission = self.starts(problem.position), torch.arange(len(horizon))
-        mission = mission.to(x.device)
+        x, y = self.starts(problem.position)
+        mission = torch.arange(len(horizon), device=x.device)
         rows, cols = self._cells(problem.position, 1)
         moves = problem.allowed_moves[mission.view(-1, 1, 1), rows, cols]  # [E, U, V, Z, A]
         place = problem.position - torch.stack((x - mission * self.sides[0], y, 0 * y), -1)
