@@ -179,9 +179,7 @@ class FlightLog:
             self._completing = completion, CameraNoise(env.camera, env.num_envs)
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
-        self._places: list[Tensor] = []
-        self._actives: list[Tensor] = []
-        self._footprints: list[Tensor] = []
+        self._readings: list[tuple[Tensor, Tensor, Tensor]] = []  # places, active UAVs, footprints
         self._inside = state.inside.clone() if env.fields is not None else None
         self._seen = torch.zeros_like(state.truth)
         self._film: list[Tensor] = []
@@ -192,14 +190,13 @@ class FlightLog:
 
     def add(self, state: MissionState, active: Tensor) -> None:
         """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
-        self._places.append(state.positions.clone())
-        self._actives.append(active)
-        self._footprints.append(self._env.camera.team_boxes(state.positions, active)[..., :4])
+        footprints = self._env.camera.team_boxes(state.positions, active)[..., :4]
+        self._readings.append((state.positions.clone(), active, footprints))
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
-        footprints = self._footprints[-1] * read.unsqueeze(-1)  # else empty
         if self._completing is not None:
             self._completing[1].add(state, active)
-        self._seen |= cells_in_view(footprints, self._env.camera.shape)
+        seen = cells_in_view(footprints * read.unsqueeze(-1), self._env.camera.shape)
+        self._seen |= seen
         if self._inside is not None:
             self._seen &= self._inside
         self._belief = state.global_belief
@@ -227,7 +224,8 @@ class FlightLog:
             found = map_metrics(completed, self._truth, self._seen, self._inside)
             metrics |= {name: found[of].unsqueeze(1) for name, of in COMPLETED.items()}
             metrics["learned_caution"] = caution.unsqueeze(1)
-        positions, active = torch.stack(self._places, dim=1), torch.stack(self._actives, dim=1)
+        columns = zip(*self._readings, strict=True)
+        positions, active, footprints = (torch.stack(column, dim=1) for column in columns)
         path = env.lattice.metres(positions)
         levels = torch.arange(env.lattice.shape[2], device=env.device)
         at_levels = (positions[..., 2:] == levels) & active.unsqueeze(-1)
@@ -242,7 +240,7 @@ class FlightLog:
             / active.sum(dim=(1, 2)).unsqueeze(1),
             positions=positions,
             path=path,
-            footprints=torch.stack(self._footprints, dim=1),
+            footprints=footprints,
             active=active,
             truth=self._truth[: self._kept].clone(),
             belief=self._belief[: self._kept].clone(),
