@@ -6,7 +6,6 @@ given another team or policy, flies only the missing pairs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from marl_framework.evaluation import comparison, report
 from marl_framework.evaluation.flight import COMPLETED, FlightRecord, evaluate
 from marl_framework.evaluation.worlds import BASE, VERSION, World
 from marl_framework.kernels.versions import Version, version_for
+from marl_framework.mission.files import file_checksum
 from marl_framework.planners.team import Checkpoint, find_checkpoint, mission_config
 from marl_framework.runs.files import strict, write_json
 from marl_framework.runs.lock import folder_guard
@@ -105,7 +105,7 @@ def _team_digest(team: Checkpoint) -> str:
 
 def digest(checkpoint: Checkpoint) -> str:
     """Return a shortened SHA-256 of a checkpoint file."""
-    return hashlib.sha256(checkpoint.path.read_bytes()).hexdigest()[:16]
+    return file_checksum(checkpoint.path)[:16]
 
 
 def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
