@@ -34,10 +34,7 @@ _CONFLICTS = {
 
 def read_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; exit with code 2 for invalid arguments or combinations."""
-    parser = Parser(prog="python -m marl_framework.evaluate", description=description)
-    _add_policies(parser)
-    _add_missions(parser)
-    _add_output(parser)
+    parser = _make_parser(description)
     options = parser.parse_args(arguments)
     if options.out is None and options.watch is None:
         parser.error("the following arguments are required: --out")
@@ -61,7 +58,8 @@ def read_options(description: str | None, arguments: Sequence[str] | None) -> ar
     return options
 
 
-def _add_policies(parser: argparse.ArgumentParser) -> None:
+def _make_parser(description: str | None) -> Parser:
+    parser = Parser(prog="python -m marl_framework.evaluate", description=description)
     add_checkpoint(parser)
     add = parser.add_argument
     add(
@@ -74,10 +72,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     )
     meaning = "sample the trained team's actions (default: the most probable ones)"
     add("--sample", action="store_true", help=meaning)
-
-
-def _add_missions(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    # Missions
     meaning = "params file of the missions (default: the checkpoint's configuration)"
     add("--config", metavar="FILE", help=meaning)
     add(
@@ -109,10 +104,7 @@ def _add_missions(parser: argparse.ArgumentParser) -> None:
         "below 20000 for development",
     )
     add("--device", help="auto, cpu, cuda or cuda:N; sets compute.device")
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    # Suites, files and figures
     meaning = "fly the fixed worlds of docs/suite.md; --checkpoint may then be several runs: RUN,…"
     add("--suite", choices=("standard", "teams", "rough"), help=meaning)
     add("--only", metavar="WORLD,…", help="with --suite: only these worlds")
@@ -124,6 +116,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     add("--watch", metavar="RUN", help=meaning)
     meaning = "folder for the results; earlier results are replaced (with --watch: RUN/watch)"
     add("--out", metavar="DIR", help=meaning)
+    return parser
 
 
 def _option(read: Callable[[str], Any]) -> Callable[[str], Any]:
