@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -104,16 +104,8 @@ class ObservationBuilder:
             state: states of the missions.
             out: output tensor, in any precision; None returns new float32 maps.
         """
-        scene, rows = Scene(self._world, state), self._actor
         planes = [self.heard_uavs(state)] if self._heard else []
-        if self._window is not None or not self._slots(rows):
-            maps = torch.cat([*planes, *self._draw(scene, rows, self._draw_in_actor_kernel)], dim=2)
-            return maps if out is None else out.copy_(maps)
-        out = self._output(state, len(planes) * self._world.n_agents + len(rows), out)
-        for plane in planes:
-            out[:, :, : plane.shape[2]] = plane
-        self._draw_in_actor_kernel(scene, rows, out[:, :, -len(rows) :])
-        return out
+        return self._build(Scene(self._world, state), self._actor, planes, out)
 
     def heard_uavs(self, state: Seen) -> Tensor:
         """Draw one plane per UAV that a UAV hears, its own plane first, [E, N, N, X, Y].
@@ -153,22 +145,24 @@ class ObservationBuilder:
         self, state: MissionState, actions: Tensor, out: Tensor | None = None
     ) -> Tensor:
         """Build the critic's additional channels, [E, N, C_c - C_a, X, Y]; `out` as in `actor`."""
-        scene, rows = Scene(self._world, state, actions), self._critic_only
-        if not rows:
+        if not self._critic_only:
             return self._output(state, 0, out)
+        return self._build(Scene(self._world, state, actions), self._critic_only, [], out)
+
+    def _build(
+        self, scene: Scene, rows: Sequence[Channel], planes: list[Tensor], out: Tensor | None
+    ) -> Tensor:
+        """Draw channels after `planes`, [E, N, N, X, Y]; `out` as in `actor`."""
         if self._window is not None or not self._slots(rows):
-            maps = torch.cat(self._draw(scene, rows, self._draw_in_critic_kernel), dim=2)
+            maps = torch.cat([*planes, *self._draw(scene, rows)], dim=2)
             return maps if out is None else out.copy_(maps)
-        out = self._output(state, len(rows), out)
-        self._draw_in_critic_kernel(scene, rows, out)
+        out = self._output(scene.state, len(planes) * self._world.n_agents + len(rows), out)
+        for plane in planes:
+            out[:, :, : plane.shape[2]] = plane
+        self._draw_in_kernel(scene, rows, out[:, :, -len(rows) :])
         return out
 
-    def _draw(
-        self,
-        scene: Scene,
-        rows: Sequence[Channel],
-        draw_in_kernel: Callable[[Scene, Sequence[Channel], Tensor], None],
-    ) -> list[Tensor]:
+    def _draw(self, scene: Scene, rows: Sequence[Channel]) -> list[Tensor]:
         """Draw channels in stacks [E, N, …, X, Y]; only windows may be drawn in kernels here."""
         if self._window is None:
             return _draw_stacks(scene, rows)
@@ -177,7 +171,7 @@ class ObservationBuilder:
             drawn, shown = self._window.tables(rows)
             if self._slots(drawn):
                 maps = torch.empty(*lead, len(drawn), *self._world.shape, device=device)
-                draw_in_kernel(scene, drawn, maps)
+                self._draw_in_kernel(scene, drawn, maps)
                 windows = torch.empty(*lead, len(rows), *self.shape, device=device)
                 kernel.show_in_windows(maps, scene.state.positions, list(shown), windows)
                 for k, row in enumerate(rows):
@@ -186,31 +180,29 @@ class ObservationBuilder:
                 return [windows]
         return [self._window.show(scene, rows).expand(*lead, -1, -1, -1)]
 
-    def _draw_in_actor_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
-        """Draw channels of the actor into `out`, [E, N, channels, X, Y]."""
+    def _draw_in_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
+        """Draw channels into `out`, [E, N, channels, X, Y]: the critic's if there are actions."""
         self._draw_others(scene, rows, out)
-        camera = self._world.camera
-        kernel.draw_actor_maps(
-            [getattr(scene.state, name) for name in kernel.ActorInputs._fields],
-            [camera.box_table, *camera.cover_tables, camera.shift],
-            list(kernel.ActorPlaces(**self._slots(rows))),
-            list(camera.shape),
-            self._world.has_inactive,
-            out,
-        )
-
-    def _draw_in_critic_kernel(self, scene: Scene, rows: Sequence[Channel], out: Tensor) -> None:
-        """Draw channels that only the critic sees into `out`, [E, N, channels, X, Y]."""
-        self._draw_others(scene, rows, out)
-        state, actions = scene.state, scene.actions
+        state, world, slots = scene.state, self._world, self._slots(rows)
+        camera = world.camera
+        if scene.actions is None:
+            kernel.draw_actor_maps(
+                [getattr(state, name) for name in kernel.ActorInputs._fields],
+                [camera.box_table, *camera.cover_tables, camera.shift],
+                list(kernel.ActorPlaces(**slots)),
+                list(camera.shape),
+                world.has_inactive,
+                out,
+            )
+            return
         pooled = state.pooled_global, state.pooled_global_uncertainty
         kernel.draw_critic_maps(
-            [state.positions, actions, *pooled, state.active],
-            self._world.camera.box_table,
-            list(kernel.CriticPlaces(**self._slots(rows))),
-            list(self._world.camera.shape),
-            self._world.has_inactive,
-            self._world.lattice.num_actions,
+            [state.positions, scene.actions, *pooled, state.active],
+            camera.box_table,
+            list(kernel.CriticPlaces(**slots)),
+            list(camera.shape),
+            world.has_inactive,
+            world.lattice.num_actions,
             out,
         )
 
