@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -165,8 +166,9 @@ class CoveragePlanner:
 
     def __init__(self, config: Config, lattice: Lattice) -> None:
         self._lattice = lattice
-        self._has_zones, self._longest = config.missions.has_zones, config.missions.episode_length
-        self._version = version_for(config.compute, lattice.offsets.device)
+        self._has_zones, longest = config.missions.has_zones, config.missions.episode_length
+        version = version_for(config.compute, lattice.offsets.device)
+        self._path_lengths = partial(path_lengths, lattice, most=longest, version=version)
         sizes = set(config.missions.team_sizes)
         self._teams = {size: _Team(config, lattice, size) for size in sizes}
 
@@ -178,7 +180,7 @@ class CoveragePlanner:
         offset = (self._lattice.destinations(state.positions) - target.unsqueeze(2)).abs()
         ahead = team.moves(offset)
         if self._has_zones:
-            lengths = self._path_lengths(state, target)
+            lengths = self._path_lengths(state.moves, target)
             goals = self._lattice.nearest_destinations(state.positions)
             ahead = lengths.flatten(2).gather(2, self._lattice.places(goals))
         # Minimise the remaining moves, then the altitude error, then the planar distance.
@@ -191,9 +193,6 @@ class CoveragePlanner:
 
         return Decision(*self._lattice.choose_in_missions(state, choose))
 
-    def _path_lengths(self, state: MissionState, origins: Tensor) -> Tensor:
-        return path_lengths(self._lattice, state.moves, origins, self._longest, self._version)
-
     def _targets(self, state: MissionState) -> Tensor:
         targets, affordable = state.positions.clone(), self._lattice.level_moves(state.left)
         moves = (state.budget + 1 - state.t).unsqueeze(1).expand(state.active.shape)
@@ -201,7 +200,7 @@ class CoveragePlanner:
         for size, team in self._teams.items():
             positions, lengths = state.positions[:, :size], None
             if self._has_zones:
-                lengths = self._path_lengths(state, positions)
+                lengths = self._path_lengths(state.moves, positions)
             goals = team.targets(positions, state.t, moves[:, :size], lengths)
             has_size = (state.team_size == size).view(-1, 1, 1)
             targets[:, :size] = goals.where(has_size, targets[:, :size])
