@@ -16,10 +16,14 @@ const SVG = "http://www.w3.org/2000/svg";
 const SECONDS = 0.7; // time per reading while playing
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+}
+
 function make(parent, tag, attributes = {}, text) {
   const drawn = /^(svg|g|rect|line|path|polyline|circle|text|title)$/.test(tag);
   const node = drawn ? document.createElementNS(SVG, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  set(node, attributes);
   if (text !== undefined) node.textContent = text;
   parent.append(node);
   return node;
@@ -114,10 +118,8 @@ function mapFigure(name, described) {
 
 // Zones, obstacles and the area outside the field, clipped to the frame.
 function drawZones(frame) {
-  const origin = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
-  frame.setAttribute("viewBox", origin);
-  const named = { class: "zones", role: "img", "aria-label": mission.closed };
-  for (const [name, value] of Object.entries(named)) frame.setAttribute(name, value);
+  const viewBox = `${MAP.left} ${MAP.top} ${X_DIM * SCALE} ${Y_DIM * SCALE}`;
+  set(frame, { viewBox, class: "zones", role: "img", "aria-label": mission.closed });
   for (const { rings, label } of mission.zones) {
     const d = rings.map((ring) => `M${points(ring).replaceAll(" ", "L")}Z`).join("");
     make(make(frame, "path", { class: "zone", d }), "title", {}, label);
@@ -210,14 +212,12 @@ function curve(key, title, label) {
   });
   const dots = mission.policies.map((_, k) => make(svg, "circle", { r: 5 }));
   return (reading) => {
-    cursor.setAttribute("x1", toX(reading));
-    cursor.setAttribute("x2", toX(reading));
+    const x = toX(reading);
+    set(cursor, { x1: x, x2: x });
     mission.policies.forEach((policy, k) => {
       const { stroke } = lineStyle(k);
-      lines[k].setAttribute("stroke", stroke);
-      dots[k].setAttribute("fill", stroke);
-      dots[k].setAttribute("cx", toX(reading));
-      dots[k].setAttribute("cy", toY(policy[key][reading]));
+      set(lines[k], { stroke });
+      set(dots[k], { fill: stroke, cx: x, cy: toY(policy[key][reading]) });
     });
   };
 }
@@ -227,32 +227,27 @@ function curve(key, title, label) {
 function legend() {
   const holder = byId("legend");
   holder.replaceChildren();
-  const entry = () => make(holder, "span");
   for (const [k, policy] of mission.policies.entries()) {
-    const span = entry();
+    const span = make(holder, "span");
     const svg = make(span, "svg", { width: 34, height: 10, "aria-hidden": "true" });
     make(svg, "line", { x1: 0, x2: 34, y1: 5, y2: 5, "stroke-width": 3, ...lineStyle(k) });
     span.append(policy.name);
   }
-  const bar = entry();
-  bar.append("P(region of interest) 0");
+  const bar = make(holder, "span", {}, "P(region of interest) 0");
   const shades = mission.colours.filter((_, k) => k % 10 === 0).join(",");
   make(bar, "i", { class: "bar", style: `background:linear-gradient(90deg,${shades})` });
   bar.append("1");
-  const grounds = [["--roi", "region of interest"], ["--ground", "other ground"]];
-  for (const [name, text] of KNOWN ? grounds : []) {
-    const span = entry();
-    make(span, "i", { style: `background:var(${name})` });
+  const grounds = [];
+  if (KNOWN) grounds.push(["var(--roi)", "region of interest"], ["var(--ground)", "other ground"]);
+  if (mission.zones.length > 0) grounds.push(["#c1272d70", mission.closed]);
+  for (const [background, text] of grounds) {
+    const span = make(holder, "span");
+    make(span, "i", { style: `background:${background}` });
     span.append(text);
   }
-  if (mission.zones.length > 0) {
-    const span = entry();
-    make(span, "i", { style: "background:#c1272d70" });
-    span.append(mission.closed);
-  }
-  const team = entry();
   const stops = mission.policies.some((policy) => policy.readings.some((last) => last < LAST));
-  team.append(`UAVs: ○ start, ● now, dashed: footprint${stops ? ", white: stopped" : ""}`);
+  const white = stops ? ", white: stopped" : "";
+  make(holder, "span", {}, `UAVs: ○ start, ● now, dashed: footprint${white}`);
 }
 
 function valueTable() {
