@@ -100,7 +100,8 @@ def _team_digest(team: Checkpoint) -> str:
     config = mission_config(BASE, (), team)
     if not config.observation.sees_prediction:
         return digest(team)
-    return f"{digest(team)} {digest(find_checkpoint(config.networks.predictor))}"
+    with found_at("networks.predictor"):
+        return f"{digest(team)} {digest(find_checkpoint(config.networks.predictor))}"
 
 
 def digest(checkpoint: Checkpoint) -> str:
@@ -120,8 +121,8 @@ def check_one_training(checkpoints: Sequence[Checkpoint], option: str) -> None:
             if f"{key}.".startswith(_MAY_DIFFER):
                 continue
             advice = "only environment.seed, predictors and teachers may differ"
-            if PRETRAINED in names:  # these keep another mission than that of their training
-                advice += "; compare a team of the library as a policy of its own"
+            if PRETRAINED in names:  # these do not keep the mission of their training
+                advice += "; a checkpoint of the library has no other seeds: give it alone"
             raise ConfigError(f"{option}: {names} were trained differently ({key}); {advice}")
         seed = config.environment.seed
         if seed in seeds:

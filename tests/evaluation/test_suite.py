@@ -360,6 +360,7 @@ def test_another_predictor_at_the_same_place_is_another_flyer(tmp_path: Path) ->
         (["--checkpoint", "{0},{other}"], "(learning.gamma)"),
         (["--checkpoint", "pretrained:student,{0}"], "{0} and pretrained:student"),
         (["--checkpoint", "nowhere"], "nowhere"),
+        (["--checkpoint", "{blind}"], "networks.predictor"),
         (["--policies", "learned={0}"], "--policies"),
     ],
 )
@@ -367,8 +368,10 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     arguments: list[str], named: str, teams: list[str], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     other = team(tmp_path / "other.pt", 5, "learning.gamma=0.5")
+    gone = "observation.predicted=true", "networks.predictor=gone.pt"
+    blind = team(tmp_path / "blind.pt", 5, *gone)
     np.save(bare := tmp_path / "bare.npy", np.eye(200))
-    given = [text.format(*teams, other=other, bare=bare) for text in arguments]
+    given = [text.format(*teams, other=other, bare=bare, blind=blind) for text in arguments]
     out = tmp_path / "out"
     line = refused(command.main, [*FEW, "--checkpoint", teams[0], *given, "--out", str(out)])
     assert named.format(*teams) in line
