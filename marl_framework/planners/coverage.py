@@ -26,7 +26,7 @@ class _Lanes(NamedTuple):
     """Path over the area, cut into one piece per UAV (G = N), padded to L points each."""
 
     points: Tensor
-    """Lattice indices (x, y) along each piece, [G, L, 2] int64."""
+    """Lattice indices (x, y, z) along each piece, [G, L, 3] int64."""
     length: Tensor
     """Number of points in each piece, [G] int64."""
     area: Tensor
@@ -53,14 +53,14 @@ class _Team:
         self._lattice = lattice
         actions = config.experiment.constraints.num_actions
         self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
-        self._level = coverage_level(config)
-        camera = Camera(config, "cpu")
-        spans = [tuple(t[:, self._level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
+        level, camera = coverage_level(config), Camera(config, "cpu")
+        spans = [tuple(t[:, level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _trace_path(*(_choose_lanes(*span) for span in spans))
         if lattice.tables is not None:
             path = _fit_into_field(path, spans, lattice.tables)
         widths = [[high - low for low, high in zip(*span, strict=True)] for span in spans]
-        self._lanes = _cut_path(path, widths, size, lattice.offsets.device)
+        points = [(*place, level) for place in path]
+        self._lanes = _cut_path(points, widths, size, lattice.offsets.device)
         self._plan: _Plan | None = None
 
     def targets(self, positions: Tensor, t: Tensor, left: Tensor, lengths: Tensor | None) -> Tensor:
@@ -107,29 +107,24 @@ class _Team:
         ahead = torch.where(plan.direction > 0, length - plan.entry, plan.entry + 1)
         onward = plan.entry + plan.direction * step
         back = plan.entry - plan.direction * (step - ahead + 1)
-        planar = self._lanes.points[plan.piece, torch.where(step < ahead, onward, back)]
-        return torch.cat((planar, torch.full_like(planar[..., :1], self._level)), dim=-1)
+        return self._lanes.points[plan.piece, torch.where(step < ahead, onward, back)]
 
     def _make_plan(self, positions: Tensor, left: Tensor) -> _Plan:
         """Plan to observe the most cells from `positions` [E, N, 3] in `left` [E, N] moves."""
-        lanes = self._lanes
-        level = torch.full_like(lanes.points[..., :1], self._level)
-        points = torch.cat((lanes.points, level), dim=-1)
-        travel = self.moves((points - positions[:, :, None, None]).abs())  # [E, N, G, L]
-        left = left[:, :, None, None] - travel
-        cells = torch.stack([self._count_cells(points, left, sign) for sign in (1, -1)], dim=-1)
+        offsets = self._lanes.points - positions[:, :, None, None]  # [E, N, G, L, 3]
+        left = left[:, :, None, None] - self.moves(offsets.abs())
+        cells = torch.stack([self._count_cells(left, sign) for sign in (1, -1)], dim=-1)
         best = cells.flatten(-2).max(-1)
         piece = _assign_pieces(best.values)
         choice = best.indices.gather(2, piece.unsqueeze(2)).squeeze(2)
         return _Plan(piece, choice // 2, 1 - 2 * (choice % 2), torch.zeros_like(piece))
 
-    def _count_cells(self, points: Tensor, left: Tensor, direction: int) -> Tensor:
+    def _count_cells(self, left: Tensor, direction: int) -> Tensor:
         """Count the cells observed after each entry in a direction (+1 or −1), [E, N, G, L].
 
-        `points`: points along the pieces, [G, L, 3]. `left`: number of moves left at each entry,
-        negative for entries out of reach, [E, N, G, L].
+        `left`: number of moves left at each entry, negative for entries out of reach, [E, N, G, L].
         """
-        lanes = self._lanes
+        lanes, points = self._lanes, self._lanes.points
         k = torch.arange(points.shape[1], device=points.device)
         last = (lanes.length - 1).unsqueeze(1)
         forward = direction > 0
@@ -268,7 +263,7 @@ def _detour(ends: list[tuple[int, int]], place: tuple[int, int]) -> float:
 
 
 def _cut_path(
-    path: list[tuple[int, int]], widths: list[list[int]], pieces: int, device: torch.device
+    path: list[tuple[int, int, int]], widths: list[list[int]], pieces: int, device: torch.device
 ) -> _Lanes:
     """Cut a path into non-empty pieces whose lengths differ by at most one."""
     if len(path) < pieces:  # more UAVs than points: some UAVs share a point
