@@ -45,8 +45,7 @@ class MissionTask:
     def state(self) -> MissionState:
         """Current state of the missions."""
         if self._state is None:
-            self.reset()
-            assert self._state is not None
+            self._state = self.environment.reset()
         return self._state
 
     @property
