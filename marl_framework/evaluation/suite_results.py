@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -184,8 +185,9 @@ def table(results: Mapping[str, Any]) -> str:
         "Completed maps [95 %]", labels, worlds, lambda row: [row[m] for m in COMPLETED]
     )
     lines = [text, *_count_verdicts(worlds)]
-    if results["left_out"]:
-        lines.append(f"left out: {', '.join(results['left_out'])}")
+    if left := results["left_out"]:
+        names = shorten(", ".join(left), 100, placeholder=" …")
+        lines.append(f"worlds left out, {len(left)}: {names}")
     return "\n".join(lines) + "\n"
 
 

@@ -61,8 +61,12 @@ def test_a_worst_tenth_is_set_against_the_best_one_and_shown() -> None:
         "worse"
     )
     sizes = {"missions": 20, "standard_missions": 20, "seed": 1, "standard_seed": 1}
-    content = {"suite": "standard", "version": 1, "teams": [], "predictors": [], "left_out": []}
+    left = [f"world_{number}" for number in range(70)]
+    content = {"suite": "standard", "version": 1, "teams": [], "predictors": [], "left_out": left}
     text = suite_results.table({**content, **sizes, "worlds": {"split": {"summary": found}}})
+    last = text.splitlines()[-1]
+    assert "70: world_0, world_1" in last
+    assert len(last) < 150
     _, _, second = text.partition("Worst tenth")
     second, _, third = second.partition("Completed maps")
     (line,) = (line for line in third.splitlines() if " information_gain " in line)
