@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -82,7 +81,7 @@ class Cache:
     def __init__(self, job: Job, variants: Mapping[str, Any], **settings: Any) -> None:
         self._job = job
         settings |= {"variants": variants, "configuration": config_to_dict(job.config)}
-        self.runs = _known_runs(job.path, settings)
+        self.runs = _known_runs(job, settings)
         self.results: dict[str, Any] = {"settings": settings, "runs": self.runs}
 
     def has(self, **key: Any) -> bool:
@@ -98,8 +97,9 @@ class Cache:
         print(f"{', '.join(names)}, seed {run['seed']}{entropy}", file=sys.stderr, flush=True)
 
 
-def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
+def _known_runs(job: Job, settings: Mapping[str, Any]) -> list[Run]:
     """Return the runs in an existing JSON whose variants are unchanged."""
+    path = job.path
     if not path.is_file():
         return []
     try:
@@ -108,12 +108,15 @@ def _known_runs(path: Path, settings: Mapping[str, Any]) -> list[Run]:
         defaults = json.loads(json.dumps(strict(config_to_dict(Config()))))
         known = _with_defaults(before["settings"]["configuration"], defaults)
         same = known == settings["configuration"]
+        suite, variants = before["suite"], before["settings"]["variants"]
         runs: list[Run] = before["runs"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--out {path}: not a file of this benchmark") from error
+    if suite != job.suite:  # its runs would be dropped as those of changed variants
+        raise ConfigError(f"--out {path}: has runs of {suite}; use a new file")
     if not same:
         raise ConfigError(f"--out {path}: has runs with another configuration; use a new file")
-    variants, same_variants = before["settings"]["variants"], settings["variants"]
+    same_variants = settings["variants"]
     return [run for run in runs if variants[run["variant"]] == same_variants.get(run["variant"])]
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.helpers import trainings
-from benchmarks.learning import ablation
+from benchmarks.learning import ablation, no_fly
 from marl_framework.config.loading import load_config
 from tests.benchmarks.running import SMALL, refusal, run
 
@@ -38,14 +38,18 @@ def test_files_of_others_are_refused_and_stay(tmp_path, capsys):
     before = out.read_bytes()
     given = [*SMALL, *TINY, "--out", out]
     assert str(out) in refusal(ablation, capsys, *given, "--set", "learning.gamma=0.5")
+    assert "ablation" in refusal(no_fly, capsys, *given)
     assert out.read_bytes() == before
-    out.write_text("[]")
-    assert str(out) in refusal(ablation, capsys, *given)
+    content = json.loads(before)
+    del content["settings"]["variants"]
+    for other in ([], content):
+        out.write_text(json.dumps(other))
+        assert str(out) in refusal(ablation, capsys, *given)
 
 
 def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):
     saved = []
-    job = SimpleNamespace(path=tmp_path / "a.json", config=config, save=saved.append)
+    job = SimpleNamespace(path=tmp_path / "a.json", config=config, suite="some", save=saved.append)
     cache = trainings.Cache(job, {"a": ["x=1"], "b": []})
     for name in ("a", "b"):
         cache.add(variant=name, seed=3)
@@ -64,12 +68,12 @@ def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):
 def test_runs_from_before_a_key_existed_are_kept_at_its_default(tmp_path, config, value, kept):
     if value == "other":
         config = trainings.with_overrides(config, "learning.tau=0.3")
-    job = SimpleNamespace(path=tmp_path / "a.json", config=config)
+    job = SimpleNamespace(path=tmp_path / "a.json", config=config, suite="some")
     settings = {"variants": {"a": []}, "configuration": trainings.config_to_dict(config)}
     settings["configuration"] = json.loads(json.dumps(trainings.strict(settings["configuration"])))
     del settings["configuration"]["learning"]["tau"]
     runs = [{"variant": "a", "seed": 3}]
-    job.path.write_text(json.dumps({"settings": settings, "runs": runs}))
+    job.path.write_text(json.dumps({"suite": "some", "settings": settings, "runs": runs}))
     if kept:
         assert trainings.Cache(job, {"a": []}).runs == runs
     else:
