@@ -18,6 +18,7 @@ import torch
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.harness import CPU, peak_memory
 from benchmarks.helpers.text import duration_text, table_text
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.parts import LEARNED
 from marl_framework.flying.dry_run import check_supported, make_pilots
 from marl_framework.flying.pilot import Phase
@@ -60,7 +61,8 @@ def measure(job: Job) -> dict[str, Any]:
                     "moves": len(spent),
                 }
             )
-    return {"rows": rows, "peak_memory": peak_memory(CPU)}
+    settings = {"configuration": config_to_dict(config)}
+    return {"rows": rows, "peak_memory": peak_memory(CPU), "settings": settings}
 
 
 def _time_flight(environment: MissionEnvironment, make: Any) -> dict[str, list[float]]:

@@ -15,6 +15,7 @@ from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.harness import Timing
 from benchmarks.helpers.text import duration_text, table_text
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.parts import LEARNED
 from marl_framework.evaluation.flight import fly
 from marl_framework.mission.environment import MissionEnvironment
@@ -46,7 +47,8 @@ def measure(job: Job) -> dict[str, Any]:
             spent = _time_flights(environment, planner, options.seconds_per_row).per(missions)
             row = {"planner": name, "missions": missions, "seconds_move": spent.median}
             rows.append({**row, **spent.columns("flights")})
-    return {"settings": {"seconds_per_row": options.seconds_per_row}, "rows": rows}
+    settings = {"seconds_per_row": options.seconds_per_row, "configuration": config_to_dict(config)}
+    return {"settings": settings, "rows": rows}
 
 
 def _time_flights(environment: MissionEnvironment, planner: Planner, seconds: float) -> Timing:

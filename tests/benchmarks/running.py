@@ -17,6 +17,7 @@ from tests.teams import save_predictor, save_team
 BANDWIDTH = 1e10
 FAR = "experiment.uav.communication_range=100"  # so that UAVs hear each other
 FLOAT32 = "compute.precision=float32"
+WIDE = "networks.actor.conv_channels=9"
 CONFIG = ["--config", "params_test.yaml", "--set", FLOAT32, "--set", "compute.device=cpu"]
 SMALL = [*CONFIG, "--seconds-per-row", "0.001"]
 
@@ -39,7 +40,7 @@ def run(module: ModuleType, folder: Path, *arguments: str, code: int = 0) -> dic
 
 def team_words(folder: Path) -> list[str]:
     """Return options that name a team, and a predictor for `search`, that have learned nothing."""
-    config = load_config("params_test.yaml", [FLOAT32])
+    config = load_config("params_test.yaml", [FLOAT32, WIDE])
     predictor = save_predictor(folder / "predictor.pt", config)
     team = save_team(folder / "team.pt", config)
     chosen = f"experiment.baselines.search.predictor={predictor}"

@@ -18,3 +18,5 @@ def test_each_planner_is_timed_in_both_steps(tmp_path, capsys):
         assert positive([row["median"], row["moves"], results["peak_memory"]])
         assert row["median"] <= row["largest"]
     assert "information_gain" in capsys.readouterr().out
+    flown = results["settings"]["configuration"]
+    assert flown["networks"]["actor"]["conv_channels"] == 9
