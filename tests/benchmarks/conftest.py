@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
-import torch
 
 from benchmarks.helpers import harness, processes
 from benchmarks.speed.transformations_backends import Recorded
@@ -14,9 +16,15 @@ from tests.benchmarks.running import BANDWIDTH, FAR, FLOAT32
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the copies that measure the memory bandwidth, and use one thread."""
+    """Skip the copies that measure the memory bandwidth."""
     monkeypatch.setattr(harness, "memory_bandwidth", lambda _: BANDWIDTH)
-    torch.set_num_threads(1)  # compiled loops take all cores at their first call
+
+
+@pytest.fixture
+def refused(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a benchmark that must end with bad input and one line, however busy the machine is."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    return lambda module, *words: refused(module.main, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from benchmarks.helpers import harness
-from marl_framework.command_line import BAD_INPUT
 from marl_framework.config.loading import load_config
 from tests.teams import save_predictor, save_team
 
@@ -45,20 +44,6 @@ def team_words(folder: Path) -> list[str]:
     team = save_team(folder / "team.pt", config)
     chosen = f"experiment.baselines.search.predictor={predictor}"
     return ["--set", chosen, "--checkpoint", str(team)]
-
-
-def refusal(module: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """Run a command with bad input; return its one line."""
-    capsys.readouterr()
-    try:
-        code = module.main([str(part) for part in arguments])
-    except SystemExit as end:
-        code = end.code
-    assert code == BAD_INPUT
-    said = capsys.readouterr().err.splitlines()
-    (error,) = (line for line in said if not line.startswith("warning: the machine is busy"))
-    assert error.startswith("error: ")
-    return error
 
 
 def positive(values):

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.benchmarks.running import SMALL, refusal
+from tests.benchmarks.running import SMALL
 
 pytestmark = pytest.mark.usefixtures("quick")
 SHARED = [
@@ -58,9 +58,9 @@ CASES += [(module, text, _named(text)) for module, texts in OWN.items() for text
 
 
 @pytest.mark.parametrize(("module", "arguments", "named"), CASES)
-def test_bad_input_is_one_line_and_leaves_no_file(module, arguments, named, tmp_path, capsys):
+def test_bad_input_is_one_line_and_leaves_no_file(module, arguments, named, tmp_path, refused):
     (tmp_path / "file").touch()
     given = [*SMALL, "--out", tmp_path / "a.json", *arguments.format(folder=tmp_path).split()]
-    error = refusal(import_module(f"benchmarks.{module}"), capsys, *given)
+    error = refused(import_module(f"benchmarks.{module}"), *given)
     assert re.search(named, error)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -24,7 +24,6 @@ from marl_framework.kernels.versions import Version
 from marl_framework.mission import environment
 from marl_framework.mission.fusion import Fusion
 from marl_framework.mission.radio import Radio
-from tests.benchmarks.running import refusal
 
 
 def run_here(arguments: Sequence[str], log: Path, limit: float) -> int | None:
@@ -187,12 +186,12 @@ def test_missing_packages_are_named_with_the_command_that_fetches_them(
 
 
 @pytest.mark.parametrize("wrong", [("--only", "walk"), ("--out", "{tmp}"), ("--minutes", "0")])
-def test_bad_input_is_one_line(wrong, tmp_path, capsys) -> None:
-    assert wrong[0] in refusal(gpu, capsys, *(text.format(tmp=tmp_path) for text in wrong))
+def test_bad_input_is_one_line(wrong, tmp_path, refused) -> None:
+    assert wrong[0] in refused(gpu, *(text.format(tmp=tmp_path) for text in wrong))
 
 
-def test_a_check_refuses_bad_input(capsys) -> None:
-    assert "compute.device" in refusal(checks, capsys, "no_waiting", "--device", "cuda:99")
+def test_a_check_refuses_bad_input(refused) -> None:
+    assert "compute.device" in refused(checks, "no_waiting", "--device", "cuda:99")
 
 
 def test_the_facts_of_a_gpu(monkeypatch) -> None:

@@ -11,7 +11,6 @@ from benchmarks.figures import observations
 from benchmarks.reference import plain_mission
 from marl_framework.config.learning import ObservationConfig
 from marl_framework.config.loading import load_config
-from tests.benchmarks.running import refusal
 
 
 @pytest.mark.soak
@@ -52,7 +51,7 @@ def test_the_page_describes_the_drawn_mission():
     assert scene.state.heard[0, scene.uav].sum() == 3  # all but the ring
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, refused):
     (tmp_path / "file").touch()
     given = [tmp_path / "file" / "below", "--config", "params_test.yaml"]
-    assert f"{tmp_path}/file" in refusal(observations, capsys, *given)
+    assert f"{tmp_path}/file" in refused(observations, *given)

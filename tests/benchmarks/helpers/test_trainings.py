@@ -10,7 +10,7 @@ import pytest
 from benchmarks.helpers import trainings
 from benchmarks.learning import ablation, no_fly
 from marl_framework.config.loading import load_config
-from tests.benchmarks.running import SMALL, refusal, run
+from tests.benchmarks.running import SMALL, run
 
 pytestmark = pytest.mark.usefixtures("quick")
 TINY = ["--set", "evaluation.missions=2", "--set", "evaluation.interval=1", "--seeds", "3"]
@@ -32,19 +32,19 @@ def test_runs_are_kept_and_repeat_except_for_their_time(tmp_path, monkeypatch):
     assert [row | times for row in again] == [row | times for row in only["rows"]]
 
 
-def test_files_of_others_are_refused_and_stay(tmp_path, capsys):
+def test_files_of_others_are_refused_and_stay(tmp_path, refused):
     run(ablation, tmp_path, *TINY, "--variants", "kept")
     out = tmp_path / "found.json"
     before = out.read_bytes()
     given = [*SMALL, *TINY, "--out", out]
-    assert str(out) in refusal(ablation, capsys, *given, "--set", "learning.gamma=0.5")
-    assert "ablation" in refusal(no_fly, capsys, *given)
+    assert str(out) in refused(ablation, *given, "--set", "learning.gamma=0.5")
+    assert "ablation" in refused(no_fly, *given)
     assert out.read_bytes() == before
     content = json.loads(before)
     del content["settings"]["variants"]
     for other in ([], content):
         out.write_text(json.dumps(other))
-        assert str(out) in refusal(ablation, capsys, *given)
+        assert str(out) in refused(ablation, *given)
 
 
 def test_runs_of_a_changed_variant_are_dropped(tmp_path, config):

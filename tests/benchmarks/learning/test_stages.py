@@ -15,7 +15,7 @@ from benchmarks.learning import stages
 from marl_framework.config.loading import load_config
 from marl_framework.evaluate import main as evaluate
 from marl_framework.evaluation.statistics import interval
-from tests.benchmarks.running import CONFIG, FLOAT32, SMALL, refusal, run
+from tests.benchmarks.running import CONFIG, FLOAT32, SMALL, run
 from tests.teams import save_team
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -95,9 +95,9 @@ def test_only_missing_flights_are_made(arguments, tmp_path, monkeypatch):
     assert same[0] == same[1]
 
 
-def test_runs_that_are_missing_or_unfinished_are_refused(arguments, tmp_path, capsys):
+def test_runs_that_are_missing_or_unfinished_are_refused(arguments, tmp_path, refused):
     given = [*SMALL, "--out", tmp_path / "found.json", *arguments]
-    assert "nothing" in refusal(stages, capsys, *given, "--student", "nothing")
+    assert "nothing" in refused(stages, *given, "--student", "nothing")
     summary = tmp_path / "own-3-near" / "summary.json"
     summary.write_text('{"results": {"training_steps": 13, "finished": false}}')
-    assert str(summary) in refusal(stages, capsys, *given)
+    assert str(summary) in refused(stages, *given)

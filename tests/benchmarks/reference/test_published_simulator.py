@@ -22,7 +22,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import ObservationBuilder
 from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.reference.stand_in import SOURCES, write_clone
-from tests.benchmarks.running import read_strict, refusal
+from tests.benchmarks.running import read_strict
 from tests.small import random_actions, small_config
 
 OBSERVATION = {"uncertainty": True, "centred_entropy": True}
@@ -258,9 +258,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), REFUSED.values(), ids=REFUSED)
-def test_bad_arguments_are_refused(arguments, named, clone: Path, capsys) -> None:
+def test_bad_arguments_are_refused(arguments, named, clone: Path, refused) -> None:
     given = [text.format(base=clone.parent) for text in arguments]
-    assert named in refusal(benchmark, capsys, *command(clone, "--policies", GAIN, *given))
+    assert named in refused(benchmark, *command(clone, "--policies", GAIN, *given))
 
 
 BROKEN = {
@@ -275,12 +275,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("module", "old", "new", "named"), BROKEN.values(), ids=BROKEN)
-def test_a_clone_that_does_not_fit_is_refused(module, old, new, named, tmp_path, capsys) -> None:
+def test_a_clone_that_does_not_fit_is_refused(module, old, new, named, tmp_path, refused) -> None:
     text = SOURCES[f"{module}.py"]
     assert old in text
     clone = write_clone(tmp_path, FLOWN, **{module.replace("/", "_"): text.replace(old, new)})
     arguments = command(clone, "--policies", GAIN, "--terrain", "mixed")
-    assert named in refusal(benchmark, capsys, *arguments)
+    assert named in refused(benchmark, *arguments)
 
 
 OTHER_TEAMS = {
@@ -293,9 +293,9 @@ OTHER_TEAMS = {
 
 
 @pytest.mark.parametrize(("trained", "named"), OTHER_TEAMS.values(), ids=OTHER_TEAMS)
-def test_a_team_of_another_world_is_refused(trained, named, clone: Path, capsys) -> None:
+def test_a_team_of_another_world_is_refused(trained, named, clone: Path, refused) -> None:
     team = write_team(clone.parent / "team.pt", config=trained)
-    error = refusal(benchmark, capsys, *command(clone, "--checkpoint", team))
+    error = refused(benchmark, *command(clone, "--checkpoint", team))
     assert f"--checkpoint {team}" in error
     assert named in error
 

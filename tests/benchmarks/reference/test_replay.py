@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks.reference import record, replay
-from tests.benchmarks.running import refusal
 from tests.conftest import DEVICES
 
 FOLDER = Path(__file__).parents[2] / "data" / "replay"
@@ -96,11 +95,11 @@ def test_nan_fails(tmp_path, capsys):
     assert [row for row, result in results.items() if result == "FAIL"] == ["beliefs_after"]
 
 
-def test_a_missing_or_empty_folder_and_a_missing_gpu_are_refused(tmp_path, capsys):
+def test_a_missing_or_empty_folder_and_a_missing_gpu_are_refused(tmp_path, refused):
     (tmp_path / "other.npz").touch()
-    assert "none" in refusal(replay, capsys, tmp_path / "none")
-    assert "case_*.npz" in refusal(replay, capsys, tmp_path)
-    assert "cuda:99" in refusal(replay, capsys, FOLDER, "--device", "cuda:99")
+    assert "none" in refused(replay, tmp_path / "none")
+    assert "case_*.npz" in refused(replay, tmp_path)
+    assert "cuda:99" in refused(replay, FOLDER, "--device", "cuda:99")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +107,9 @@ def test_a_missing_or_empty_folder_and_a_missing_gpu_are_refused(tmp_path, capsy
     [b"", b"no archive", CASE.read_bytes()[:-100], CASE.read_bytes()[:5000] + b"\0" * 9000],
     ids=["empty", "text", "cut", "overwritten"],
 )
-def test_a_broken_file_is_refused(content, tmp_path, capsys):
+def test_a_broken_file_is_refused(content, tmp_path, refused):
     (tmp_path / "case_00.npz").write_bytes(content)
-    assert "case_00.npz" in refusal(replay, capsys, tmp_path)
+    assert "case_00.npz" in refused(replay, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -131,15 +130,15 @@ def test_a_broken_file_is_refused(content, tmp_path, capsys):
         ("config", None, "(493, 493)"),  # the paper's map
     ],
 )
-def test_a_missing_or_wrong_array_is_refused(name, value, named, tmp_path, capsys):
+def test_a_missing_or_wrong_array_is_refused(name, value, named, tmp_path, refused):
     case = load()
     del case[name]
     if value is not None:
         case[name] = value
     record.write_case(tmp_path / "case_00.npz", case)
-    assert named in refusal(replay, capsys, tmp_path)
+    assert named in refused(replay, tmp_path)
 
 
-def test_the_recorder_names_a_folder_it_cannot_make(tmp_path, capsys):
+def test_the_recorder_names_a_folder_it_cannot_make(tmp_path, refused):
     (tmp_path / "file").touch()
-    assert f"{tmp_path}/file" in refusal(record, capsys, tmp_path / "file" / "below")
+    assert f"{tmp_path}/file" in refused(record, tmp_path / "file" / "below")
