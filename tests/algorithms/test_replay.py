@@ -38,7 +38,7 @@ def same(one: Rollout, other: Rollout) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(capacities, writes)
 def test_the_newest_missions_are_stored_in_order(capacity: int, sizes: list[int]) -> None:
     ring, expected = filled(capacity, sizes)
@@ -47,7 +47,7 @@ def test_the_newest_missions_are_stored_in_order(capacity: int, sizes: list[int]
         assert same(stored_missions(ring.state_dict()), concatenate(expected))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(capacities, writes.filter(bool))
 def test_samples_are_whole_stored_missions_and_miss_none(capacity: int, sizes: list[int]) -> None:
     ring, expected = filled(capacity, sizes)
@@ -59,7 +59,7 @@ def test_samples_are_whole_stored_missions_and_miss_none(capacity: int, sizes: l
     assert min(counts) > 10  # of 40 on average
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(capacities, writes.filter(bool), st.integers(1, 9))
 def test_a_loaded_ring_draws_the_same_missions(capacity: int, sizes: list[int], more: int) -> None:
     ring, _ = filled(capacity, sizes)

@@ -57,7 +57,7 @@ def closest(schedule: Schedule, late: float) -> float:
     )
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(
     number=st.integers(2, 3),
     moves=st.integers(1, 3),
@@ -89,7 +89,6 @@ def test_the_closest_approach_is_that_of_all_times_and_delays(
 POINTS = st.tuples(*[st.integers(-3, 3)] * 12)
 
 
-@settings(deadline=None)
 @given(points=POINTS)
 def test_the_distance_of_segments_is_that_of_their_points(points: tuple[int, ...]) -> None:
     a, b, c, d = np.array(points, float).reshape(4, 3)

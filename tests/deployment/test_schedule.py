@@ -38,7 +38,7 @@ def random_tracks(readings: list[int], seed: int) -> list[np.ndarray]:
     return [5.0 * draw.integers(0, 8, (number, 3)) + [0, 0, 5] for number in readings]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(way=st.tuples(METRES, METRES, METRES).filter(any), config=SETTINGS)
 def test_a_leg_takes_as_long_as_in_a_simulation(
     way: tuple[int, int, int], config: DeploymentConfig
@@ -58,7 +58,6 @@ def test_no_uav_reaches_its_speed_on_a_short_leg() -> None:
     assert leg == pytest.approx(2 * np.sqrt(2.5) + 0.5)
 
 
-@settings(deadline=None)
 @given(readings=READINGS, seed=st.integers(0, 2**16), config=SETTINGS)
 def test_all_uavs_in_the_air_leave_each_stop_together_after_whole_seconds(
     readings: list[int], seed: int, config: DeploymentConfig
@@ -78,7 +77,6 @@ def test_all_uavs_in_the_air_leave_each_stop_together_after_whole_seconds(
             )
 
 
-@settings(deadline=None)
 @given(readings=READINGS, seed=st.integers(0, 2**16), config=SETTINGS)
 def test_pads_and_transit_altitudes_lie_apart(
     readings: list[int], seed: int, config: DeploymentConfig

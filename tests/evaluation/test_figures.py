@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image, ImageSequence
@@ -28,7 +28,6 @@ def fly(agents: int = 3, missions: int = 2) -> FlightRecord:
     return evaluate(env, RandomPlanner(env.lattice), missions, 1)
 
 
-@settings(max_examples=50)
 @given(rows=st.tuples(*[st.integers(0, 9)] * 2), cols=st.tuples(*[st.integers(0, 13)] * 2))
 def test_cells_in_view_are_those_of_half_open_footprints(
     rows: tuple[int, int], cols: tuple[int, int]

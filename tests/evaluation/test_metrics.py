@@ -56,7 +56,7 @@ def reference(belief: np.ndarray, truth: np.ndarray, seen: np.ndarray) -> dict[s
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_metrics_equal_scikit_learn_and_scipy(seed: int) -> None:
     belief, truth, seen = random_maps(seed)
@@ -108,7 +108,7 @@ def everywhere(*maps: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return *maps, torch.ones_like(maps[1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_reliability_does_not_depend_on_cells_that_nobody_read(seed: int) -> None:
     belief, truth, seen = random_maps(seed)
@@ -171,7 +171,7 @@ def test_a_team_sure_of_what_is_wrong_has_the_largest_errors(counts: list[int]) 
     assert (found["ece"].item(), found["brier"].item()) == (1, 1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_reliability_does_not_depend_on_where_cells_lie_or_on_which_class_is_asked(
     seed: int,

@@ -88,7 +88,7 @@ def read(config: Config, pose: Pose, image: np.ndarray, place: tuple[int, int, i
     return bits, cells_of(environment, place), camera.ignored
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     place=st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)),
     shift=st.tuples(*[st.floats(-0.8, 0.8)] * 3),
@@ -147,7 +147,7 @@ def test_readings_of_cells_that_are_not_square() -> None:
     assert np.array_equal(bits, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pose=st.builds(
         Pose,
@@ -334,7 +334,7 @@ facts = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     content=st.one_of(facts, st.lists(st.integers(), max_size=2), st.integers()),
     image=st.binary(max_size=40),

@@ -220,7 +220,6 @@ def test_the_target_critic_follows_by_torchrls_updater() -> None:
 
 
 def test_a_counterfactual_critic_ignores_the_own_action_and_nothing_else() -> None:
-    torch.manual_seed(0)
     critic = CounterfactualCritic(num_features=4, n_agents=3, num_actions=5, hidden=16)
     seen, action = torch.rand(2, 6, 3, 4), torch.randint(5, (2, 6, 3))
     values = critic(seen, action)

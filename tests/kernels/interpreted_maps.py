@@ -102,7 +102,7 @@ def random_state(env: MissionEnvironment, generator: torch.Generator) -> Mission
 @example(index=6, seed=6)
 @example(index=7, seed=7)
 @example(index=3, seed=8)  # a UAV heard before it crashed would change a footprint
-@settings(max_examples=1, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=1, suppress_health_check=QUIET)
 def test_maps_are_those_of_plain_operators(index: int, seed: int) -> None:
     env = world(index)
     generator = torch.Generator().manual_seed(seed)
@@ -158,7 +158,7 @@ def test_memory_in_another_order_is_refused() -> None:
 )
 @example(ends=([33], [33, 33, 40]), maps=2, seed=0)  # several tiles; nothing in the second part
 @example(ends=([2, 3], [*range(1, 36, 2)]), maps=2, seed=0)  # the parts of two programs
-@settings(max_examples=5, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=5, suppress_health_check=QUIET)
 def test_sums_over_parts_are_those_of_the_loops(
     ends: tuple[list[int], list[int]], maps: int, seed: int
 ) -> None:
@@ -215,7 +215,7 @@ def test_logits_that_are_not_finite_choose_allowed_actions(wrong: float) -> None
     missions=st.sampled_from([1, 17]),
     zones=st.booleans(),
 )
-@settings(max_examples=3, suppress_health_check=QUIET, deadline=None)
+@settings(max_examples=3, suppress_health_check=QUIET)
 def test_actions_are_those_drawn_one_by_one(
     actions: int, seed: int, epsilon: float, agents: int, missions: int, zones: bool
 ) -> None:

@@ -35,7 +35,7 @@ from tests.small import small_config
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 KERNELS = TritonLosses(torch.device("cpu"))
-QUIET = settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+QUIET = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 
 
 def transitions(number: int, generator: torch.Generator, config: Any = None) -> Transitions:

@@ -90,7 +90,6 @@ def test_results_do_not_depend_on_the_number_of_threads():
             actions = random_actions(env, state, torch.Generator().manual_seed(1))
             env.step(state, actions)
         beliefs.append(state.beliefs)
-    torch.set_num_threads(1)
     assert torch.equal(*beliefs)
 
 

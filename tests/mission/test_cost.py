@@ -61,7 +61,7 @@ def affordable(
     actions=st.sampled_from([4, 6, 9, 27]),
     climb=st.sampled_from([0.0, 0.1, 3.0]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_uavs_fly_what_they_can_pay_for_and_no_more(
     seed: int, limits: Any, actions: int, climb: float
 ) -> None:

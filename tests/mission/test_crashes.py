@@ -18,7 +18,7 @@ from tests.small import random_actions, small_config
     rate=st.sampled_from([0.2, (0.0, 0.5), 1.0]),
     agents=st.sampled_from([1, 4, (2, 5)]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_who_flies_is_what_the_draws_say(
     seed: int, rate: float | tuple[float, ...], agents: int | tuple[int, ...]
 ) -> None:

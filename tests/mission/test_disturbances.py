@@ -153,7 +153,7 @@ spread = st.one_of(st.floats(0.01, 1), st.just({"low": 0.2, "high": 1.0}), st.ju
     crash_rate=st.sampled_from([0.0, 0.2]),
     compiled=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
     seed: int,
     bias: Any,
@@ -210,7 +210,7 @@ def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
 
 
 @given(wind=spread, actions=st.sampled_from([6, 27]), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_moves_in_wind_cost_as_long_as_they_take(wind: Any, actions: int, seed: int) -> None:
     """The airspeed is 1: ground velocity minus wind has this length."""
     halved = (

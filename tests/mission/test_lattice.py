@@ -44,7 +44,7 @@ def collision_masks_by_loop(lattice, positions, draws):
     return actions, masks
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     actions=st.sampled_from([4, 6, 9, 27]),
     agents=st.integers(1, 9),

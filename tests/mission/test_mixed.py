@@ -31,7 +31,7 @@ def prepare(env: MissionEnvironment) -> ObservationBuilder:
     failure_rate=st.sampled_from([0.0, 0.3]),
     crash_rate=st.sampled_from([0.0, 0.3]),
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @example(0, (3, 8), 3, "random", 6, 0.0, 0.0)
 @example(1, (2, 4, 8), (2, 4), "random", 6, 0.0, 0.3)
 def test_each_mission_of_a_batch_is_that_mission_alone(

@@ -67,7 +67,7 @@ def planners_of(env: MissionEnvironment) -> list[Planner]:
     return [search, *(make_planner(name, env) for name in names)]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**20 - 1),
     actions=ACTIONS,
@@ -119,7 +119,7 @@ def test_a_training_rollout_keeps_out_too() -> None:
     assert not moves[0].equal(moves[1])  # boxes differ
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**20 - 1), actions=ACTIONS)
 @example(seed=0, actions=27)
 def test_boxes_close_what_shapely_closes(seed: int, actions: int) -> None:

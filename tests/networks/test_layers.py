@@ -45,7 +45,7 @@ def results(
     way=st.sampled_from([Way.CHANNELS_LAST, Way.PRODUCT]),
     strided=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_ways_are_the_convolution(rows, channels, shape, kernel, way, strided):
     kernel = tuple(map(min, kernel, shape))
     layer = Convolution(*channels, kernel).double()
@@ -63,7 +63,6 @@ def test_all_ways_are_the_convolution(rows, channels, shape, kernel, way, stride
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("learns", [True, False])
 def test_the_operator_of_a_gpu_has_the_gradients_of_autograd(precision, learns):
-    torch.manual_seed(0)
     layer = Convolution(3, 8, (4, 3)).to(precision)
     maps = torch.randn(5, 3, 7, 6, dtype=precision, requires_grad=learns)
     wanted = (layer.weight, layer.bias, *([maps] if learns else []))
@@ -80,7 +79,7 @@ def test_the_operator_of_a_gpu_has_the_gradients_of_autograd(precision, learns):
     shape=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     orders=st.tuples(*[st.sampled_from([torch.contiguous_format, torch.channels_last])] * 2),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_kernel_as_large_as_its_input_is_a_linear_layer(rows, channels, shape, orders):
     layer = Convolution(*channels, shape).double().to(memory_format=orders[0])
     maps = torch.randn(rows, channels[0], *shape, dtype=torch.float64)
@@ -112,7 +111,6 @@ def test_only_kernels_as_large_as_their_input_are_linear_on_a_gpu(where, side, l
 
 @pytest.mark.parametrize("way", [Way.CHANNELS_LAST, Way.PRODUCT])
 def test_half_precision_rounds_hardly_more_than_the_convolution(way):
-    torch.manual_seed(0)
     layer, maps = Convolution(32, 32, 4), torch.randn(70, 32, 7, 7)
     exact = results(layer, maps)
 

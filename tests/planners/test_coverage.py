@@ -167,7 +167,7 @@ def test_a_field_that_is_the_whole_area_changes_no_flight(altitude: float, tmp_p
     assert torch.equal(in_field.positions[:, :60], anywhere.positions[:, :60])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     actions=st.sampled_from([4, 6, 9, 27]),

@@ -41,7 +41,7 @@ def problem(missions: int, seed: int, closed: float = 0.0) -> Problem:
     return Problem(position.long(), mask, ways, left, moves, VIEW.moves)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_missions_at_once_are_searched_as_each_alone(seed: int) -> None:
     case, search = problem(4, seed), BeamSearch(VIEW, 4)

@@ -1,7 +1,6 @@
 """Threads that share the missions of a search."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,10 +9,8 @@ from marl_framework.planners.search.threads import on_threads
 
 
 @pytest.fixture(autouse=True)
-def _three_threads() -> Iterator[None]:
+def _three_threads() -> None:
     torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(1)
 
 
 def test_each_row_has_a_thread_of_one_core_and_results_keep_their_order() -> None:
