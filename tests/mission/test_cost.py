@@ -45,11 +45,11 @@ def affordable(
     env: MissionEnvironment, state: MissionState, spent: Any, e: int, n: int
 ) -> set[int]:
     """Return the moves on the lattice that a UAV can pay for, one by one."""
-    found = set()
+    found, place = set(), state.positions[e, n].tolist()
+    left = float(state.limit[e, n]) - spent[e][n]
     for action, step in enumerate(action_offsets(env.lattice.num_actions)):
-        goal = [a + b for a, b in zip(state.positions[e, n].tolist(), step, strict=True)]
+        goal = [a + b for a, b in zip(place, step, strict=True)]
         inside = all(0 <= g < size for g, size in zip(goal, env.lattice.shape, strict=True))
-        left = float(state.limit[e, n]) - spent[e][n]
         if any(step) and inside and price(env, action) <= left + 1e-6:
             found.add(action)
     return found

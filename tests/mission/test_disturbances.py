@@ -126,10 +126,10 @@ class PlainMission:
         box = [int(edge[e, i]) for edge in camera.footprint(state.positions)]
         row0, row1, col0, col1, window_row, window_col, *_ = box
         rows, cols = camera.shape
+        truth, bits = state.truth[e].tolist(), draws.sensor[e, i].tolist()
         for r, c in product(range(row0, row1), range(col0, col1)):
-            there = min(max(r + down, 0), rows - 1), min(max(c + right, 0), cols - 1)
-            interest = bool(state.truth[e][there])
-            bit = int(draws.sensor[e, i, r - window_row, c - window_col]) + 2**15
+            interest = truth[min(max(r + down, 0), rows - 1)][min(max(c + right, 0), cols - 1)]
+            bit = bits[r - window_row][c - window_col] + 2**15
             wrong = bit < (miss if interest else false_alarm)
             signs[r, c] = 1 if interest != wrong else -1
         return signs
