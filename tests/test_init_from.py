@@ -24,6 +24,7 @@ from marl_framework.training.trainer import Trainer
 from tests.algorithms.making import same
 from tests.running import results, run_main
 from tests.small import small_config
+from tests.teams import save_predictor
 
 CPU = torch.device("cpu")
 
@@ -264,9 +265,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, options) ->
 def test_a_resumed_training_notices_another_predictor(tmp_path, refused) -> None:
     house, predictor = House(tmp_path), tmp_path / "predictor.pt"
     sees = ("--set", "observation.predicted=true", "--set", f"networks.predictor={predictor}")
-    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    save_predictor(predictor, small_config())
     assert house.train("a", *sees, steps=1) == 0
-    save_checkpoint(predictor, predictor_state(MapPredictor(4), 4))
+    save_predictor(predictor, small_config(), seed=6)
     longer = ("--resume", "--allow-changed", "learning.training_steps")
     line = refused(house.train, "a", *sees, *longer, steps=2)
     assert f"networks.predictor: {predictor} " in line

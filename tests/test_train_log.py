@@ -124,22 +124,16 @@ def test_a_closing_terminal_is_one_signal(train: Train, log: Path, monkeypatch, 
         signal.raise_signal(signal.SIGHUP)
 
     raise_in_step_2(monkeypatch, problem)
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-    try:
-        assert train("--set", "learning.training_steps=9") == 130
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    assert train("--set", "learning.training_steps=9") == 130
     assert capsys.readouterr().err.startswith("interrupted; ")
     assert json.loads((log.parent / "status.json").read_text())["training_step"] == 2
 
 
 def test_nohup_stays_as_it_is(train: Train, monkeypatch) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_in_step_2(monkeypatch, lambda: signal.raise_signal(signal.SIGHUP))
-    try:
-        assert train("--set", "learning.training_steps=3") == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    assert train("--set", "learning.training_steps=3") == 0
 
 
 def earlier_run(log: Path) -> Path:

@@ -16,14 +16,12 @@ from marl_framework.config.model import Config
 from marl_framework.distillation.lesson import Lesson, Samples, divergence
 from marl_framework.distillation.trainer import Distiller
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.prediction import predictor_state
 from marl_framework.observations.task import MissionTask
 from marl_framework.runs.checkpoint import load_checkpoint, save_checkpoint
 from marl_framework.training.summary import weights_checksum
 from tests.distillation.hand_made import ToTheCorner
 from tests.small import small_config
-from tests.teams import save_team
+from tests.teams import save_predictor, save_team
 
 CPU = torch.device("cpu")
 CORNER = "tests.distillation.hand_made.ToTheCorner"
@@ -247,8 +245,7 @@ def test_weights_that_have_changed_are_noticed(tmp_path: Path, teacher: str) -> 
         if teacher == "team":
             save_team(file, small_config(), seed)
         else:
-            torch.manual_seed(seed)
-            save_checkpoint(file, predictor_state(MapPredictor(4), 4))
+            save_predictor(file, small_config(), seed)
 
     save(1)
     reads = {"experiment": {"baselines": {"search": {"predictor": str(file)}}}}

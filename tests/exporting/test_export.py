@@ -73,6 +73,16 @@ def flight(config: Config, coma: Algorithm, missions: int) -> tuple[Any, ...]:
     return state, actions, masks, policy, builder.actor(state), starts
 
 
+def assert_flies_alike(fly: Callable[..., Any], flown: tuple[Any, ...], starts: bool) -> None:
+    """An exported program has the actions and probabilities of `flight`."""
+    state, actions, _, policy, _, begun = flown
+    names = ("positions", "t", "heard", "beliefs", "readings")
+    given = {name: getattr(state, name).numpy() for name in names}
+    found, probabilities = fly(given | ({"starts": begun.numpy()} if starts else {}))
+    assert np.array_equal(found, actions)
+    np.testing.assert_allclose(probabilities, policy, atol=1e-5, rtol=0)
+
+
 def opened(file: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
     if file.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(file))
@@ -104,12 +114,8 @@ def test_an_exported_team_equals_the_trained_one(
     fly, facts = opened(folder / out)
     assert facts["agents"] == 3
     for missions in (1, 30):
-        state, actions, _, policy, _, starts = flight(config, coma, missions)
-        names = ("positions", "t", "heard", "beliefs", "readings")
-        given = {name: getattr(state, name).numpy() for name in names}
-        found, probabilities = fly(given | ({"starts": starts.numpy()} if sees_more else {}))
-        assert np.array_equal(found, actions)
-        np.testing.assert_allclose(probabilities, policy, atol=1e-5, rtol=0)
+        state, *more = flight(config, coma, missions)
+        assert_flies_alike(fly, (state, *more), sees_more)
     moved = Sectors(3, (7, 7), "cpu").deal(state.positions, state.team_size)
     assert not sees_more or not moved.equal(state.sector)
 
@@ -130,14 +136,8 @@ def test_a_team_with_a_window_is_exported_for_another_area(out: str, tmp_path: P
     fly, facts = opened(tmp_path / out)
     assert facts["lattice"] == [13, 6, 3]
     there = mission_config(None, sides, checkpoint)
-    state, actions, _, policy, _, starts = flight(
-        there, trained_team(there, checkpoint, "cpu"), missions=5
-    )
-    names = ("positions", "t", "heard", "beliefs", "readings")
-    given = {name: getattr(state, name).numpy() for name in names}
-    found, probabilities = fly(given | {"starts": starts.numpy()})
-    assert np.array_equal(found, actions)
-    np.testing.assert_allclose(probabilities, policy, atol=1e-5, rtol=0)
+    team = trained_team(there, checkpoint, "cpu")
+    assert_flies_alike(fly, flight(there, team, missions=5), starts=True)
 
 
 def test_a_team_of_several_areas_is_exported_for_one(tmp_path: Path, refused: Any) -> None:

@@ -84,14 +84,10 @@ def test_maps_of_beliefs_and_their_entropy(
             plain.entropy_maps_in_chunks(beliefs, cells), wanted, strict=True
         ):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    threads = torch.get_num_threads()
-    try:
-        for number in (1, 2):
-            torch.set_num_threads(number)
-            for found, expected in zip(view.entropy_maps(beliefs), wanted, strict=True):
-                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    finally:
-        torch.set_num_threads(threads)
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        for found, expected in zip(view.entropy_maps(beliefs), wanted, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_search_chooses_the_same_with_and_without_loops() -> None:
@@ -108,7 +104,6 @@ def test_missions_are_shared_out_among_threads() -> None:
     env = MissionEnvironment(CONFIG, 20, "cpu", "test")
     view = LatticeView(CONFIG, env.lattice)
     state = env.reset()
-    threads = torch.get_num_threads()
     seen: list[int] = []
 
     class Noted(TrueMap):
@@ -117,16 +112,13 @@ def test_missions_are_shared_out_among_threads() -> None:
             return super().left(state)
 
     decisions = []
-    try:
-        for number in (1, 2):
-            torch.set_num_threads(number)
-            planner = SearchPlanner("search", view, Noted(view), BeamSearch(view, 4))
-            first = planner.act(state, env.generator)
-            # The plans of the first move are remembered in the second.
-            later = planner.act(replace(state, t=state.t + 1), env.generator)
-            decisions.append((first, later))
-    finally:
-        torch.set_num_threads(threads)
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        planner = SearchPlanner("search", view, Noted(view), BeamSearch(view, 4))
+        first = planner.act(state, env.generator)
+        # The plans of the first move are remembered in the second.
+        later = planner.act(replace(state, t=state.t + 1), env.generator)
+        decisions.append((first, later))
     assert seen == [20, 20, 10, 10, 10, 10]
     for one, two in zip(*decisions, strict=True):
         for expected, found in zip(one, two, strict=True):

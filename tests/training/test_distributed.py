@@ -191,12 +191,9 @@ def test_a_signal_waits_until_it_is_written_how_the_training_ended(tmp_path, mon
 
     monkeypatch.setattr(Trainer, "make_steps", at_step(3, Mock(side_effect=RuntimeError("a bug"))))
     monkeypatch.setattr(RunFolder, "write_status", signalled)
-    earlier = signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
-    try:
-        with pytest.raises(RuntimeError, match="a bug"):
-            main(arguments(tmp_path, "t"))
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
+    signal.signal(signal.SIGTERM, lambda *_: killed.append(True))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(arguments(tmp_path, "t"))
     assert not killed
     status = json.loads((tmp_path / "t" / "status.json").read_text())
     assert (status["state"], status["error"]) == ("failed", "RuntimeError: a bug")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-import torch
 
 from benchmarks.learning import search_settings
 from marl_framework.config.loading import load_config
 from marl_framework.evaluation.flight import validate
 from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.prediction import predictor_state
 from marl_framework.planners.registry import make_planner
-from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.running import run
+from tests.small import small_config
+from tests.teams import save_predictor
 
 
 @pytest.mark.usefixtures("quick")
@@ -23,8 +23,7 @@ def test_rows_compare_with_the_first_of_their_team(tmp_path, capsys, monkeypatch
         monkeypatch.setattr(search_settings, name, value)
     files = [str(tmp_path / f"{seed}.pt") for seed in (1, 2)]
     for seed, file in enumerate(files):
-        torch.manual_seed(seed)
-        save_checkpoint(file, predictor_state(MapPredictor(4), 4))
+        save_predictor(Path(file), small_config(), seed)
     options = ("--predictors", ",".join(files), "--missions", "3")
     first, second = run(search_settings, tmp_path, *options)["rows"]
     means = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.helpers import trainings
 from benchmarks.learning import ablation, no_fly, predicted, time_to_paper
 from marl_framework.config.loading import config_from_dict, config_to_dict, load_config
-from marl_framework.networks.map_predictor import MapPredictor
-from marl_framework.observations.prediction import predictor_state
-from marl_framework.runs.checkpoint import save_checkpoint
 from tests.benchmarks.running import run
+from tests.small import small_config
+from tests.teams import save_predictor
 
 pytestmark = pytest.mark.usefixtures("quick")
 TINY = ("--set", "evaluation.interval=1", "--set", "evaluation.missions=2", "--steps", "1")
@@ -75,8 +76,8 @@ def test_the_time_to_the_paper_is_that_of_its_mission(tmp_path, capsys, monkeypa
 
 def test_each_seed_has_its_predictor(tmp_path, capsys, monkeypatch):
     files = [str(tmp_path / f"{seed}.pt") for seed in (3, 4)]
-    for file in files:
-        save_checkpoint(file, predictor_state(MapPredictor(4), 4))
+    for seed, file in enumerate(files):
+        save_predictor(Path(file), small_config(), seed)
     seen, learn = [], trainings.learn
     monkeypatch.setattr(trainings, "learn", lambda c, d: seen.append(c) or learn(c, d))
     options = ("--predictors", ",".join(files), "--seeds", "3,4")
