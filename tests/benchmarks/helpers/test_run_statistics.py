@@ -9,14 +9,6 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.helpers.run_statistics import probability_of_improvement, runs_iqm
-from marl_framework.evaluation.statistics import student_interval
-
-
-def test_an_interval_over_seeds_is_students() -> None:
-    means = [0.3, 0.5, 0.35]
-    t = stats.t.interval(0.95, 2, loc=np.mean(means), scale=stats.sem(means))
-    assert student_interval(means) == pytest.approx(t, rel=1e-3)
-    assert student_interval([0.3]) is None
 
 
 def runs_of(tasks: int, runs: int, seed: int = 0, shift: float = 0.0) -> Tensor:
