@@ -5,23 +5,17 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from marl_framework.algorithms.coma import COMAWrapper
-from marl_framework.main import main
 from marl_framework.training.logging import TrainingLogger
+from tests.running import results, run_main
 
 SMALL = tuple(f"networks.{name}.conv_channels=2" for name in ("actor", "critic"))
-
-
-def arguments(tmp_path: Path, *settings: str) -> list[str]:
-    sets = (f"logging.directory={tmp_path / 'runs'}", *settings)
-    return ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"] + [
-        part for text in sets for part in ("--set", text)
-    ]
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def _bad_third_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_bad_third_step")
 def test_bad_numbers_stop_the_training_with_one_line_and_a_dump(tmp_path: Path, refused) -> None:
-    error = refused(main, arguments(tmp_path), code=1)
+    error = refused(run_main, tmp_path, "t", code=1)
     run = tmp_path / "runs" / "t"
     assert error.startswith("error: 4 updates up to training step 3 were skipped")
     assert "learning.max_skipped_updates allows 0" in error
@@ -54,18 +48,19 @@ def test_a_reward_that_is_not_finite_is_named(tmp_path, refused, monkeypatch) ->
     text = "def nan(state, actions, utility):\n    return utility.relative * float('nan')\n"
     (tmp_path / "my_nan.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    error = refused(main, arguments(tmp_path, "experiment.reward.function=my_nan.nan"), code=1)
+    own = "--set=experiment.reward.function=my_nan.nan"
+    error = refused(run_main, tmp_path, "t", own, code=1)
     assert "experiment.reward.function: my_nan.nan" in error
     assert "learning_rate" not in error
 
 
 @pytest.mark.usefixtures("_bad_third_step")
 def test_some_bad_updates_may_be_skipped(tmp_path: Path, capsys) -> None:
-    assert main(arguments(tmp_path, "learning.max_skipped_updates=4")) == 0
+    assert run_main(tmp_path, "t", "--set=learning.max_skipped_updates=4") == 0
     assert "warning: 4 updates up to training step 3" in capsys.readouterr().out
-    results = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())["results"]
-    assert results["training_steps"] == 4
-    assert results["last"]["critic_loss"] > 0
+    found = results(tmp_path / "runs" / "t")
+    assert found["training_steps"] == 4
+    assert found["last"]["critic_loss"] > 0
 
 
 @contextmanager
@@ -85,9 +80,9 @@ def test_a_limit_on_files_is_warned_of_and_the_run_goes_on(
     tmp_path: Path, capsys, kilobytes: int, code: int
 ) -> None:
     """8 kB hold no checkpoint and no log; 100 kB hold checkpoints but no figure."""
-    options = arguments(tmp_path, "logging.checkpoint_interval=1", *SMALL)
+    train = partial(run_main, tmp_path, "t", sets=("logging.checkpoint_interval=1", *SMALL))
     with file_limit(kilobytes):
-        assert main(options) == code
+        assert train() == code
     out, errors = capsys.readouterr()
     assert "step 4/4" in out
     warned = [line for line in out.splitlines() if line.startswith("warning: ")]
@@ -96,7 +91,7 @@ def test_a_limit_on_files_is_warned_of_and_the_run_goes_on(
     assert len(errors.splitlines()) == code
     assert not list(tmp_path.rglob("*.tmp"))
     if code:
-        assert main([*options, "--resume"]) == 0
+        assert train("--resume") == 0
     else:
         assert (tmp_path / "runs" / "t" / "summary.json").exists()
 

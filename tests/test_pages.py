@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import importlib.util
-import json
 import re
 import shlex
 import subprocess
@@ -15,11 +14,11 @@ from typing import Any
 import pytest
 
 import marl_framework
-from marl_framework import main as main_module
 from marl_framework.config.loading import load_config
 from marl_framework.config.messages import KEYS, SECTIONS
 from marl_framework.main import make_parser
 from tests.pages import PAGES, ROOT, Block, all_blocks, blocks, promised_shapes, run_script, shapes
+from tests.running import results, run_main
 from tests.soaking import in_soak
 from tests.test_architecture import FLOORS
 
@@ -94,12 +93,9 @@ def test_the_algorithm_resumes_as_if_it_had_never_stopped(tmp_path: Path) -> Non
     (tmp_path / "my_algorithm.py").write_text(part.code, encoding="utf-8")
 
     def weights(name: str, *options: str) -> str:
-        chosen = ("--set", "experiment.algorithm=my_algorithm.Reinforce")
-        arguments = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", name]
-        arguments += [*chosen, *options]
-        assert main_module.main(arguments) == 0
-        summary = json.loads((tmp_path / "runs" / name / "summary.json").read_text())
-        return summary["results"]["weights_sha256"]
+        chosen = ("experiment.algorithm=my_algorithm.Reinforce",)
+        assert run_main(tmp_path, name, *options, sets=chosen) == 0
+        return results(tmp_path / "runs" / name)["weights_sha256"]
 
     half = weights("halved", "--set", "learning.training_steps=2")
     resumed = weights("halved", "--resume", "--allow-changed", "learning.training_steps")

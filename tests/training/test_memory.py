@@ -12,7 +12,6 @@ from marl_framework.algorithms.coma import COMAWrapper
 from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
-from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.training.memory import (
     check_memory,
@@ -24,6 +23,7 @@ from marl_framework.training.memory import (
     peak,
 )
 from marl_framework.training.trainer import Trainer
+from tests.running import run_main
 from tests.small import config_with
 from tests.training.steps import at_step
 
@@ -201,15 +201,11 @@ def test_running_out_of_memory_is_told_from_other_errors(
 
 
 def test_out_of_memory_is_one_line_with_key_and_value(tmp_path, monkeypatch, refused) -> None:
-    arguments = ["--config", "params_test.yaml", "--device", "cpu"]
-    arguments += ["--set", f"logging.directory={tmp_path}"]
-    arguments += ["--run-name", "t"]
-
     def fill(_: Trainer) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
     monkeypatch.setattr(Trainer, "make_steps", at_step(4, fill))
-    error = refused(main, arguments, code=1)
+    error = refused(run_main, tmp_path, "t", code=1)
     assert re.match(r"error: out of memory on (cpu|cuda:0): try --set [a-z_.]+=\d+", error)
     monkeypatch.undo()
-    assert main([*arguments, "--resume"]) == 0  # from the checkpoint of training step 2
+    assert run_main(tmp_path, "t", "--resume") == 0  # from the checkpoint of training step 2

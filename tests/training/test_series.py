@@ -43,6 +43,10 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return found
 
 
+def settings_of(words: list[str]) -> list[str]:
+    return [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+
+
 @pytest.mark.soak
 def test_runs_at_once_are_what_each_is_alone_and_are_summed_up(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused
@@ -79,8 +83,7 @@ def test_commands_give_the_configuration_of_their_run(
     assert (module, path) == ("-m", "marl_framework.main")
     assert words[0] == f"--run-name={name}"
     assert {"--init-from=pretrained:student", "--profile=1", "--archive-earlier"} <= {*words}
-    sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    known = load_config("params_test.yaml", sets)
+    known = load_config("params_test.yaml", settings_of(words))
     assert (known.learning.gamma, known.environment.seed) == (0.9, 4)
     assert known.learning.actor.learning_rate == 1e-5
     assert (known.learning.training_steps, known.compute.device) == (2, "cpu")
@@ -94,14 +97,12 @@ def test_a_varied_algorithm_has_its_own_defaults_and_keeps_values_of_the_command
     vary = ("--vary", "experiment.algorithm=coma,mappo,sac", "--set", "learning.gamma=0.5")
     assert train("3", *vary) == 1
     for name, clip, size in (("coma", 0.0, 0), ("mappo", 0.2, 0), ("sac", 0.0, 100_000)):
-        words = commands[f"t-{name}-3"]
-        sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-        known = load_config("params_test.yaml", sets).learning
+        known = load_config("params_test.yaml", settings_of(commands[f"t-{name}-3"])).learning
         assert (known.clip_ratio, known.replay_size, known.gamma) == (clip, size, 0.5)
     commands.clear()
     kept = ("--vary", "experiment.algorithm=sac", "--vary", "learning.replay_size=0,500")
     assert train("3", *kept) == 1
-    sets = [word.removeprefix("--set=") for word in commands["t-sac-0-3"] if "--set=" in word]
+    sets = settings_of(commands["t-sac-0-3"])
     assert load_config("params_test.yaml", sets).learning.replay_size == 0
 
 

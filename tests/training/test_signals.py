@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from marl_framework.main import main
 from marl_framework.training.ranks import Ranks
 from marl_framework.training.signals import interruptible
 from marl_framework.training.trainer import Trainer
+from tests.running import run_main
 from tests.training.steps import at_step
 
 WARNINGS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -37,12 +37,10 @@ def test_a_warning_may_come_often_and_before_the_urgent_signal(number: signal.Si
 def test_a_warned_training_is_saved_and_goes_on(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = f"logging.directory={tmp_path / 'runs'}"
-    given = ["--config", "params_test.yaml", "--device", "cpu", "--set", runs, "--run-name", "t"]
     monkeypatch.setattr(Trainer, "make_steps", at_step(2, lambda _: signal.raise_signal(number)))
     status = tmp_path / "runs" / "t" / "status.json"
-    assert main(given) == 130
+    assert run_main(tmp_path, "t") == 130
     found = json.loads(status.read_text())
     assert (found["state"], found["training_step"]) == ("interrupted", 2)
-    assert main([*given, "--resume"]) == 0
+    assert run_main(tmp_path, "t", "--resume") == 0
     assert json.loads(status.read_text())["state"] == "finished"

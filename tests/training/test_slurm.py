@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.main import main
 from marl_framework.training.slurm import submit
+from tests.running import run_main
 
 pytest.importorskip("submitit", reason="submitit is not installed")
 
@@ -73,9 +73,8 @@ def test_the_command_submits_and_returns(tmp_path, monkeypatch, capsys) -> None:
         return {name: SimpleNamespace(job_id="1") for name in commands}
 
     monkeypatch.setattr("marl_framework.training.series.submit", on_this_machine)
-    given = ["--config", "params_test.yaml", "--device", "cpu", "--run-name", "t"]
-    given += ["--set", f"logging.directory={tmp_path / 'runs'}", "--seeds", "3,4"]
-    assert main([*given, "--launcher", "slurm", "--slurm", "partition=p,time=5"]) == 0
+    slurm = ("--seeds=3,4", "--launcher=slurm", "--slurm=partition=p,time=5")
+    assert run_main(tmp_path, "t", *slurm) == 0
     assert {"t-3", "t-4"} == {*submitted}
     assert all("--resume" in command for command in submitted.values())
     assert "--resume" in capsys.readouterr().out
