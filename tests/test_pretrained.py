@@ -75,28 +75,27 @@ def test_a_predictor_knows_more_than_the_belief(name: str) -> None:
     assert errors[0] < 0.8 * errors[1]
 
 
-def test_the_student_flies_its_missions_at_once_and_teaches(tmp_path, capsys) -> None:
-    arguments = ["--checkpoint", "pretrained:student", "--policies", "learned,information_gain"]
-    arguments += ["--missions", "8", "--set", "compute.device=cpu", "--out", str(tmp_path / "out")]
-    assert evaluate.main(arguments) == 0, capsys.readouterr().err
-    found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
+def assert_the_student_flies_better(folder: Path, *arguments: str) -> None:
+    given = ["--checkpoint=pretrained:student", "--policies=learned,information_gain"]
+    given += ["--set=compute.device=cpu", f"--out={folder}", *arguments]
+    assert evaluate.main(given) == 0
+    found = json.loads((folder / "results.json").read_text())["summary"]
     left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
     assert left["learned"] < 0.8 * left["information_gain"]
+
+
+def test_the_student_flies_its_missions_at_once_and_teaches(tmp_path: Path) -> None:
+    assert_the_student_flies_better(tmp_path / "out", "--missions=8")
     team = find_team("pretrained:student", "runs", "split")
     assert team is not None
     assert team.payload["config"]["networks"]["predictor"] == "pretrained:rough_predictor"
 
 
-def test_the_student_flies_fields_and_areas_of_other_sizes(tmp_path, capsys) -> None:
-    arguments = ["--config", "params_fast.yaml", "--checkpoint", "pretrained:student"]
-    arguments += ["--policies", "learned,information_gain", "--missions", "4"]
+def test_the_student_flies_fields_and_areas_of_other_sizes(tmp_path: Path) -> None:
     keys = ("environment.x_dim=100", "environment.y_dim=50", "environment.field=random")
-    keys += ("experiment.constraints.budget=20", "compute.device=cpu")
-    arguments += [word for key in keys for word in ("--set", key)]
-    assert evaluate.main([*arguments, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
-    found = json.loads((tmp_path / "out" / "results.json").read_text())["summary"]
-    left = {name: values["roi_entropy"]["mean"] for name, values in found.items()}
-    assert left["learned"] < 0.8 * left["information_gain"]
+    sets = [f"--set={key}" for key in (*keys, "experiment.constraints.budget=20")]
+    given = ("--config=params_fast.yaml", "--missions=4", *sets)
+    assert_the_student_flies_better(tmp_path / "out", *given)
 
 
 def test_records_keep_the_name_not_where_the_library_lies() -> None:
