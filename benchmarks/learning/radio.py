@@ -66,9 +66,10 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 def grid(results: Mapping[str, Any], policy: str, metric: str, value: str) -> np.ndarray:
-    """Return a value of a policy for each loss and delay, [len(LOSSES), len(DELAYS)]."""
-    values = [run[metric][value] for run in results["runs"] if run["variant"] == policy]
-    return np.array(values).reshape(len(LOSSES), len(DELAYS))
+    """Return a value of a policy for each loss and delay, [len(LOSSES), len(DELAYS)], or NaN."""
+    runs = [run for run in results["runs"] if run["variant"] == policy]
+    found = {(run["loss"], run["delay"]): run[metric][value] for run in runs}
+    return np.array([[found.get((loss, delay), np.nan) for delay in DELAYS] for loss in LOSSES])
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -89,13 +90,13 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     for column, (metric, value) in enumerate(product(METRICS, VALUES)):
         maps = [grid(results, policy, metric, value) for policy in policies]
         colours = "viridis" if METRICS[metric] > 0 else "viridis_r"  # yellow is better
-        low, high = np.min(maps), np.max(maps)
+        low, high = np.nanmin(maps), np.nanmax(maps)
         for axes, policy, values in zip(panels[:, column], policies, maps, strict=True):
             axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
             for (row, late), number in np.ndenumerate(values):
                 bright = METRICS[metric] * (2 * number - low - high) > 0
                 place = {"ha": "center", "va": "center", "color": "k" if bright else "w"}
-                axes.text(late, row, f"{number:.2f}", **place)
+                axes.text(late, row, "" if np.isnan(number) else f"{number:.2f}", **place)
             axes.set_xticks(range(len(DELAYS)), map(str, DELAYS))
             axes.set_yticks(range(len(LOSSES)), [f"{loss:.0%}" for loss in LOSSES])
             axes.set_title(f"{policy.replace('_', ' ')}\n{LABELS[metric]}{VALUES[value]}", size=9)

@@ -20,8 +20,9 @@ def test_rows_are_flights_with_their_losses_and_delays(tmp_path, capsys, monkeyp
     monkeypatch.setattr(radio, "LOSSES", (0.0, 0.6))
     monkeypatch.setattr(radio, "DELAYS", (0, 2))
     team = save_team(tmp_path / "team.pt", load_config("params_test.yaml"))
-    words = ("--checkpoint", str(team), "--policies", "student,information_gain", "--set", FAR)
-    found = run(radio, tmp_path, *words, "--missions", "3", "--seed", "7")
+    words = ("--checkpoint", str(team), "--set", FAR, "--missions", "3", "--seed", "7")
+    both = ("--policies", "student,information_gain")
+    found = run(radio, tmp_path, *words, *both)
     runs = {(run["variant"], run["loss"], run["delay"]): run for run in found["runs"]}
     assert len(runs) == len(found["runs"]) == 8
     uav = "experiment.uav"
@@ -39,7 +40,10 @@ def test_rows_are_flights_with_their_losses_and_delays(tmp_path, capsys, monkeyp
     assert len(set(own)) > 1
     assert f"{own[3]:.3f}" in capsys.readouterr().out
     assert (tmp_path / "found.png").stat().st_size > 5000
-    del found["runs"][3]
+    del found["runs"][1]
     (tmp_path / "found.json").write_text(json.dumps(found), encoding="utf-8")
-    again = run(radio, tmp_path, *words, "--missions", "3", "--seed", "7")
-    assert again["runs"] == [*found["runs"], runs["student", 0.6, 2]]
+    partly = run(radio, tmp_path, *words, "--policies", "information_gain")
+    assert partly["runs"] == found["runs"]
+    again = run(radio, tmp_path, *words, *both)
+    assert again["runs"] == [*found["runs"], runs["student", 0.0, 2]]
+    assert radio.grid(again, "student", "roi_entropy", "mean").tolist() == [own[:2], own[2:]]
