@@ -47,7 +47,11 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [*in_soak(*SLOW), *(block for block in SCRIPTS if block not in SLOW)],
     ids=_label,
 )
-def test_a_script_runs_and_prints_the_shapes_of_its_comments(block: Block) -> None:
+def test_a_script_runs_and_prints_the_shapes_of_its_comments(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another test may have imported this command; its module then hides the function `fly`.
+    monkeypatch.delattr("marl_framework.fly", raising=False)
     for package in ("benchmarl", "torchrl", "vmas", "pettingzoo", "gymnasium"):
         if package in block.code:
             pytest.importorskip(package)
