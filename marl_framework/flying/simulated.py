@@ -18,6 +18,7 @@ from marl_framework.flying.messages import Bits, DamagedError, Message, Place, P
 from marl_framework.flying.protocols import Clock, Hardware, Log, Radio, Status
 from marl_framework.flying.safety import Point
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.files import files_read
 from marl_framework.mission.radio import hear
 
 _SHARED = ("environment", "sensor", "mapping", "experiment")  # sections, the same for all UAVs
@@ -118,8 +119,11 @@ class World:
         self.start = environment.reset(self.reset)
         everything = config_to_dict(environment.config)
         shared = {section: everything[section] for section in _SHARED}
-        if (origin := environment.config.deployment.origin) is not None:
-            shared["origin"] = [round(angle, 6) for angle in origin]  # to 0.1 m
+        settings = environment.config.deployment
+        if settings.origin is not None:  # vehicles may be real
+            shared["origin"] = [round(angle, 6) for angle in settings.origin]  # to 0.1 m
+            shared["apart"] = settings.separation, settings.pad_distance
+            shared["files"] = files_read(environment.config)
         self.number = zlib.crc32(format_yaml(shared).encode()) << 32 | seed
         self.clock = SimulatedClock()
         self.sent: list[bytes] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapely
 import torch
 
 from marl_framework.config.loading import load_config
@@ -17,6 +18,7 @@ from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.geotiff import read_geotiff
 from marl_framework.observations.completion import make_completion
 from tests.flying.dry import world_of
+from tests.mission.zones import feature, write_zones
 from tests.small import small_config
 from tests.teams import save_team
 
@@ -51,16 +53,24 @@ def test_a_team_flies_into_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (run / "mission.html").exists()
 
 
-def test_uavs_with_another_origin_fly_another_mission() -> None:
-    """Places on the lattice of one would be elsewhere for the other."""
+def test_uavs_with_other_settings_or_files_fly_another_mission(tmp_path: Path) -> None:
+    """Places on the lattice of one would be elsewhere, or closed, for the other."""
+    zones = tmp_path / "zones.geojson"
 
-    def number(**deployment: object) -> int:
-        return world_of(small_config(deployment=deployment)).number
+    def number(constraints: object = None, **deployment: object) -> int:
+        return world_of(small_config(constraints=constraints or {}, deployment=deployment)).number
 
     origin = (48.1492, 11.5687)
     assert number(origin=origin, speed=3.0) == number(origin=origin)
     assert number(origin=(origin[0] + 1e-9, origin[1])) == number(origin=origin)  # rounding
     assert len({number(), number(origin=origin), number(origin=(48.1493, 11.5687))}) == 3
+    assert number(origin=origin, separation=4.5) != number(origin=origin)
+    assert number(origin=origin, pad_distance=12.0) != number(origin=origin)
+    numbers = set()
+    for side in (25.0, 26.0):
+        write_zones(zones, feature(shapely.box(20.0, 20.0, side, side)))
+        numbers.add(number({"no_fly_zones": str(zones)}, origin=origin))
+    assert len(numbers) == 2
 
 
 def test_a_uav_that_leaves_before_its_first_reading_is_in_the_summary(

@@ -68,7 +68,7 @@ def _transitions(env: MissionEnvironment, state: MissionState, actions: Tensor) 
 
 
 @pytest.mark.parametrize(("world", "count"), WORLDS)
-def test_turned_transitions_are_those_of_theturned_mission(world, count) -> None:
+def test_turned_transitions_are_those_of_the_turned_mission(world, count) -> None:
     config = small_config(**{**world, "observation": {**ALL, **world.get("observation", {})}})
     env, state, actions = _flown(config)
     symmetries = Symmetries(config, "cpu")
