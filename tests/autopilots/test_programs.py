@@ -32,6 +32,7 @@ NEEDED = {
 }
 WORDS = ("deployment.origin=[48.0,11.0]", "deployment.home=[47.9998,11.0]")
 WORDS += ("experiment.missions.start=corners", "experiment.constraints.budget=6")
+WORDS += ("experiment.uav.communication_range=.inf",)
 
 
 @pytest.mark.autopilots
@@ -70,6 +71,7 @@ def test_a_team_flies_as_the_simulator(
         run = tmp_path / f"uav{uav}"
         results = json.loads((run / "summary.json").read_text())["results"]["uav"]
         assert (results["left"], results["refused"]) == ("mission done", 0)
+        assert results["heard"] == results["sent_by_others"] > 0
         assert abs(track[-1, 3]) < GROUND
         with (run / "flight.mcap").open("rb") as file:
             for *_, message in reader.make_reader(file).iter_messages([f"/uav{uav}/calls"]):
