@@ -108,7 +108,6 @@ class MavsdkVehicle:
             known = {"armed", "landed_state"}
             self._wait(lambda: known <= self._newest.keys(), self._patience)
             if self.status().landed:
-                self._insist(self._action.set_takeoff_altitude, level)
                 self._insist(self._action.arm)
                 self._insist(self._action.takeoff)
             elif self._position is not None:  # a hold has interrupted its way
@@ -266,6 +265,8 @@ class MavsdkVehicle:
         taken = [name for name, value in parameters(flight).items() if self._set(name, value)]
         if not any(name.startswith("RTL") for name in taken):
             raise ConfigError("--vehicle: takes no return altitude; check the autopilot's version")
+        # Not with the take-off, which PX4 may begin before it uses a new value.
+        self._insist(self._action.set_takeoff_altitude, flight.return_altitude)
         make, kinds = self._geofence, self._geofence.FenceType
         borders = [(flight.border, kinds.INCLUSION)]
         borders += [(fence, kinds.EXCLUSION) for fence in flight.fences]
