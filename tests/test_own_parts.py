@@ -207,8 +207,8 @@ def test_an_error_in_the_constructor_of_an_own_part_is_one_line(tmp_path, refuse
     path = f"{MODULE}.Broken"
     line = refused(train, "bad", f"{key}=[{path}]" if key == KIND else f"{key}={path}")
     raised = Broken.__init__.__code__.co_firstlineno + 1
-    told = (path, "ZeroDivisionError", f"line {raised} of {sys.modules[MODULE].__file__}")
-    assert all(word in line for word in told)
+    expected = (path, "ZeroDivisionError", f"line {raised} of {sys.modules[MODULE].__file__}")
+    assert all(part in line for part in expected)
     assert (key if key != TYPE else "planner") in line
     assert not (tmp_path / "runs").exists()
 

@@ -174,9 +174,8 @@ class FlightLog:
         completion: MapCompletion | None = None,
     ) -> None:
         self._env, self._truth, self._kept = env, state.truth, keep_maps
-        self._curves, self._completing = curves, None
-        if completion is not None:
-            self._completing = completion, CameraNoise(env.camera, env.num_envs)
+        self._curves, self._completion = curves, completion
+        self._noise = None if completion is None else CameraNoise(env.camera, env.num_envs)
         self._boxes = env.obstacles.boxes(start.boxes, state.positions)
         self._origins = env.terrain.window_origins(start.terrain)
         self._readings: list[tuple[Tensor, Tensor, Tensor]] = []  # places, active UAVs, footprints
@@ -193,10 +192,9 @@ class FlightLog:
         footprints = self._env.camera.team_boxes(state.positions, active)[..., :4]
         self._readings.append((state.positions.clone(), active, footprints))
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
-        if self._completing is not None:
-            self._completing[1].add(state, active)
-        seen = cells_in_view(footprints * read.unsqueeze(-1), self._env.camera.shape)
-        self._seen |= seen
+        if self._noise is not None:
+            self._noise.add(state, active)
+        self._seen |= cells_in_view(footprints * read.unsqueeze(-1), self._env.camera.shape)
         if self._inside is not None:
             self._seen &= self._inside
         self._belief = state.global_belief
@@ -217,10 +215,9 @@ class FlightLog:
         env, rounds = self._env, self._rounds
         metrics = {name: torch.stack([each[name] for each in rounds], dim=1) for name in rounds[0]}
         completed = None
-        if self._completing is not None:
-            completion, noise = self._completing
-            caution = noise.caution()
-            completed = completion(self._belief, caution, self._inside)
+        if self._completion is not None and self._noise is not None:
+            caution = self._noise.caution()
+            completed = self._completion(self._belief, caution, self._inside)
             found = map_metrics(completed, self._truth, self._seen, self._inside)
             metrics |= {name: found[of].unsqueeze(1) for name, of in COMPLETED.items()}
             metrics["learned_caution"] = caution.unsqueeze(1)
