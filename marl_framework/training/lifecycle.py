@@ -145,13 +145,15 @@ def _train_follower(trainer: RunTrainer) -> int:
 
 def _train_leader(trainer: RunTrainer, run: RunFolder, profile: int, fresh: bool) -> int:
     """Train on rank 0; report the end of the run on the screen, in the folder, as exit code."""
-    code, state, text, known = INTERRUPTED, "interrupted", "interrupted at once", {}
+    code, state, text = INTERRUPTED, "interrupted", "interrupted at once"
+    known: dict[str, Any] = {}
     try:
         summary = trainer.train(run, profile)
     except KeyboardInterrupt:
         pass
     except NumericalError as error:
         code, state, text, fresh = FAILED, "failed", f"error: {error}", False  # keep the dump
+        known = {"error": str(error)}
     except BaseException as error:
         lost = trainer.ranks.count > 1 and is_lost_rank(error)
         if lost:
