@@ -335,6 +335,9 @@ class SearchConfig(PlannerConfig):
     the map that is searched."""
     beams: Annotated[int, Field(ge=1, le=4096)] = 24
     """Number of paths that the beam search keeps."""
+    rate_actions: bool = False
+    """Whether to keep `beams` paths for each first action, so that all actions get a score, which a
+    student can learn."""
 
 
 class BaselinesConfig(types.Section):

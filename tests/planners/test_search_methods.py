@@ -66,8 +66,26 @@ def test_a_wide_search_finds_the_best_of_all_paths(closed: float) -> None:
         assert max(g for path, g in gains.items() if path[0] == plan.action[e]) == best
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(compiled: bool) -> None:
+def test_a_search_that_rates_actions_finds_the_best_path_of_each() -> None:
+    case = problem(4, 3, 0.4)
+    case.horizon[1:] = 3
+    plan = BeamSearch(VIEW, 400, rate_actions=True).search(case)
+    assert (plan.gain[0] == torch.zeros(()).where(case.mask[0], -torch.inf)).all()
+    for e in range(1, 4):
+        best = torch.full((ACTIONS,), -torch.inf)
+        for path in product(range(ACTIONS), repeat=3):
+            if (found := gain(case, e, path)) >= 0:
+                best[path[0]] = max(best[path[0]], found)
+        torch.testing.assert_close(plan.gain[e], best, atol=1e-3, rtol=0)
+        assert plan.action[e] == plan.gain[e].argmax()
+        removed = (case.entropy[e] - plan.left[e]).sum()
+        torch.testing.assert_close(removed, plan.gain[e].max(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("compiled", "rated"), [(False, False), (True, False), (True, True)])
+def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(
+    compiled: bool, rated: bool
+) -> None:
     """Windows at borders and corners, too; the best of all paths of two moves is found."""
     config = small_config(budget=6, dims=(70.0, 55.0), compute={"compile": compiled})
     env = MissionEnvironment(config, 6, "cpu", "test")
@@ -86,7 +104,7 @@ def test_a_search_in_windows_finds_the_best_paths_of_a_short_horizon(compiled: b
     at = torch.arange(len(view.tables.rows)) // (y * env.lattice.shape[2])
     away = (torch.arange(x) - at.unsqueeze(1)).abs()
     assert (away * (view.tables.rows > 0)).max() <= view.reach
-    search = BeamSearch(view, 400)
+    search = BeamSearch(view, 400, rate_actions=rated)
     local = windows.cut(left.unsqueeze(1), positions).squeeze(1)
     plan = windows.search(search, Problem(positions, mask, ways, local, moves, 7))
     short = Problem(positions, mask, ways, left, moves.clamp(max=2), 2)
@@ -144,9 +162,7 @@ def test_a_replayed_search_finds_what_the_search_finds() -> None:
 
     replayed = ReplayedSearch(search, Graphs(torch.device("cpu"), TapeBackend()))
     cases = [problem(missions, seed, 0.2) for seed in range(6) for missions in (4, 7)]
-    found = [(plan.action, plan.left.clone()) for plan in map(replayed, cases)]
+    found = [plan._replace(left=plan.left.clone()) for plan in map(replayed, cases)]
     assert len(searches) == 6
-    for case, (action, left) in zip(cases, found, strict=True):
-        plan = BeamSearch(view, 8).search(case)
-        assert torch.equal(action, plan.action)
-        assert torch.equal(left, plan.left)
+    for case, plan in zip(cases, found, strict=True):
+        assert all(map(torch.equal, plan, BeamSearch(view, 8).search(case)))

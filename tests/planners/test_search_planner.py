@@ -180,7 +180,7 @@ class Halving:
 
     def search(self, problem: Problem) -> Plan:
         self.seen.append(problem.entropy.clone())
-        return Plan(problem.mask.int().argmax(1), problem.entropy / 2)
+        return Plan(problem.mask.int().argmax(1), problem.entropy / 2, problem.entropy[:, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,16 @@ def test_it_is_made_from_settings(tmp_path: Path) -> None:
     expected = planner_of(env).act(state, env.generator).actions
     assert torch.equal(make_planner("search", env).act(state, env.generator).actions, expected)
     make_planner("search", environment())  # with the predictor of the library
+
+
+def test_it_scores_all_allowed_actions_when_asked(tmp_path: Path) -> None:
+    env = searching(tmp_path, beams=4, rate_actions=True)
+    state = flown(env)
+    decision = make_planner("search", env).act(state, env.generator)
+    assert decision.scores is not None
+    assert torch.equal(decision.scores.argmax(-1), decision.actions)
+    assert torch.equal(decision.scores > 0, decision.masks)
+    assert planner_of(env).act(state, env.generator).scores is None
 
 
 def test_a_file_that_is_no_predictor_is_refused(tmp_path: Path) -> None:

@@ -33,19 +33,21 @@ class _Beams(NamedTuple):
 class BeamSearch:
     """Keeps, for each path length, the `beams` paths that remove the most entropy from a map.
 
-    Only one path is kept among paths with the same gain and the same end.
+    Only one path is kept among paths with the same gain and the same end. With `rate_actions` the
+    search keeps `beams` paths for each first action, and plans have the gains of all of them.
     """
 
-    def __init__(self, view: LatticeView, beams: int = 24) -> None:
+    def __init__(self, view: LatticeView, beams: int = 24, rate_actions: bool = False) -> None:
         self._view = view
         self._repeats = search.find_repeats if view.version is Version.LOOPS else repeats
-        self._beams = beams
+        self._beams, self._rate_actions = beams, rate_actions
         x, y, _ = view.lattice.shape
-        self.elements = beams * view.lattice.num_actions * x * y
+        actions = view.lattice.num_actions
+        self.elements = beams * actions * x * y * (actions if rate_actions else 1)
 
     def over(self, view: LatticeView) -> BeamSearch:
         """Return the search over another view."""
-        return BeamSearch(view, self._beams)
+        return BeamSearch(view, self._beams, self._rate_actions)
 
     def search(self, problem: Problem) -> Plan:
         """Return the best path found in each mission, limited to the mission's horizon.
@@ -53,13 +55,22 @@ class BeamSearch:
         Without moves left, a mission's action is any allowed one. On a GPU, the host does not know
         the horizons: paths grow beyond them, but plans stay.
         """
+        if not self._rate_actions:
+            return self._search(problem)
+        plans = self._search(problem.by_action())
+        gains = plans.gain.view(problem.mask.shape).masked_fill(~problem.mask, -torch.inf)
+        best = gains.argmax(1)
+        rows = torch.arange(0, gains.numel(), gains.shape[1], device=best.device) + best
+        return Plan(best, plans.left[rows], gains)
+
+    def _search(self, problem: Problem) -> Plan:
         beams = _Beams(
             places=self._view.lattice.places(problem.position).unsqueeze(1),
             first=torch.zeros_like(problem.position[:, :1]),
             gain=torch.zeros_like(problem.entropy[:, :1, 0]),
             left=problem.entropy.unsqueeze(1),
         )
-        plan = Plan(problem.mask.long().argmax(1), problem.entropy)
+        plan = Plan(problem.mask.long().argmax(1), problem.entropy, beams.gain[:, 0])
         moves = problem.allowed_moves.flatten(1, 3)
         at = torch.arange(len(problem.mask), device=moves.device)
         for depth in range(problem.max_horizon):
@@ -67,7 +78,7 @@ class BeamSearch:
             best, flies = beams.gain.argmax(1), depth < problem.horizon
             action = beams.first[at, best].where(flies, plan.action)
             left = beams.left[at, best].where(flies.view(-1, 1, 1), plan.left)
-            plan = Plan(action, left)
+            plan = Plan(action, left, beams.gain[at, best].where(flies, plan.gain))
         return plan
 
     def _grow(self, beams: _Beams, problem: Problem, moves: Tensor, depth: int) -> _Beams:

@@ -44,7 +44,8 @@ class SearchPlanner:
     sector; see `Sectors`. The planner stores plans between moves, so it must fly one batch of
     missions at a time, from the start. With `own` it decides for one UAV; see `SharingPlanner`.
 
-    The planner reads the settings `plan_memory`, `presumed_share` and `presumed_beside_plan`.
+    The planner reads the settings `plan_memory`, `presumed_share`, `presumed_beside_plan` and
+    `rate_actions`.
     """
 
     def __init__(
@@ -90,15 +91,15 @@ class SearchPlanner:
         share = math.ceil(missions / threads)
 
         @torch.no_grad()
-        def act_on_share(first: int) -> list[tuple[Tensor, Tensor]]:
+        def act_on_share(first: int) -> list[tuple[Tensor, Tensor, Tensor]]:
             last = min(first + share, missions)
             chunks = [slice(*ends) for ends in pairwise([*range(first, last, self.chunk), last])]
             return [self._act(state[at], plans[at], beside[at]) for at in chunks]
 
         firsts = range(0, missions, share)
         decisions = on_threads(act_on_share, firsts) if len(firsts) > 1 else [act_on_share(0)]
-        actions, masks = zip(*chain(*decisions), strict=True)
-        return Decision(torch.cat(actions), torch.cat(masks))
+        actions, masks, scores = map(torch.cat, zip(*chain(*decisions), strict=True))
+        return Decision(actions, masks, scores=scores if self._settings.rate_actions else None)
 
     def _recall_plans(self, state: MissionState, presumed: Tensor) -> Tensor:
         """Return the share of entropy that UAV j's plan leaves, as known to UAV i, [E, i, j, X, Y].
@@ -117,14 +118,17 @@ class SearchPlanner:
         own = torch.eye(team, dtype=torch.bool, device=plans.device)
         return plans.masked_fill_(own[..., None, None], 1.0)
 
-    def _act(self, state: MissionState, plans: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the actions and masks; write the new plans into `plans`."""
+    def _act(
+        self, state: MissionState, plans: Tensor, beside: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return actions, masks and scores; write the new plans into `plans`."""
         windows, model = self._windows, self._model
         entropy = model.left(state) if windows.is_whole else model.left(state, windows)
         moves = state.budget + 1 - state.t
         level_moves = self._view.lattice.level_moves(state.left)
         # On a GPU, `max` would make the host wait, so the search always uses the full depth.
         most = int(moves.max()) if moves.device.type == "cpu" else self._view.moves
+        scores = plans.new_zeros(*state.positions.shape[:2], self._view.lattice.num_actions)
 
         def choose(i: int, mask: Tensor) -> Tensor:
             if self.own not in (None, i):  # its actions are known or ignored
@@ -135,7 +139,9 @@ class SearchPlanner:
             place = state.positions[:, i]
             expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
             problem = Problem(place, mask, state.moves, expected, affordable, most)
-            action, left = self._find(problem)
+            action, left, gain = self._find(problem)
+            if self._settings.rate_actions:
+                scores[:, i] = gain.where(mask, 0.0)
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0)
             remaining = windows.paste(remaining, place) * beside[:, i]
             if self._view.has_inactive:
@@ -147,7 +153,8 @@ class SearchPlanner:
             plans[:, :, i] = remaining.unsqueeze(1).where(informed[..., None, None], plans[:, :, i])
             return action
 
-        return self._view.lattice.choose_in_missions(state, choose)
+        actions, masks = self._view.lattice.choose_in_missions(state, choose)
+        return actions, masks, scores
 
 
 def make(environment: MissionEnvironment) -> SearchPlanner:
@@ -162,7 +169,8 @@ def make(environment: MissionEnvironment) -> SearchPlanner:
     model = PredictedMap(
         view, network, precision, settings.outside_weight, settings.target == "map"
     )
-    return SearchPlanner("search", view, model, BeamSearch(view, settings.beams), settings)
+    search = BeamSearch(view, settings.beams, settings.rate_actions)
+    return SearchPlanner("search", view, model, search, settings)
 
 
 def weights_read(settings: SearchConfig) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -15,13 +16,28 @@ class Problem(NamedTuple):
     mask: Tensor
     """Allowed first actions, [E, A]."""
     allowed_moves: Tensor
-    """Allowed actions at each position, [E, X, Y, Z, A]; see `MissionState.moves`."""
+    """Allowed actions at each position, [E, X, Y, Z, A]; see `MissionState.moves`. Windows share
+    [1, …]."""
     entropy: Tensor
     """Entropy around each lattice position, [E, X, Y]."""
     horizon: Tensor
     """Number of moves left, [E]."""
     max_horizon: int
     """Upper bound of `horizon`."""
+
+    def by_action(self) -> Problem:
+        """Return one problem per first action, [E·A]; no path solves one of a forbidden action."""
+        actions = self.mask.shape[1]
+        moves = self.allowed_moves  # windows share them
+        if len(moves) > 1:
+            moves = moves.repeat_interleave(actions, 0)
+        return self._replace(
+            position=self.position.repeat_interleave(actions, 0),
+            mask=torch.diag_embed(self.mask).flatten(0, 1),
+            allowed_moves=moves,
+            entropy=self.entropy.repeat_interleave(actions, 0),
+            horizon=self.horizon.repeat_interleave(actions, 0),
+        )
 
 
 class Plan(NamedTuple):
@@ -31,3 +47,6 @@ class Plan(NamedTuple):
     """First action, [E] int64."""
     left: Tensor
     """Entropy that the path leaves around each lattice position, [E, X, Y]."""
+    gain: Tensor
+    """Entropy that the path removes, [E], or that the best path of each first action removes,
+    [E, A] with −inf for forbidden actions."""

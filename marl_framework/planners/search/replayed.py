@@ -34,4 +34,4 @@ class ReplayedSearch:
         for copy, tensor in zip(kept[:-1], given, strict=True):
             copy.copy_(tensor)
         plan = self._graphs.run(key, self, lambda _: self._search(kept), 0.0, None)
-        return plan._replace(action=plan.action.clone())
+        return plan._replace(action=plan.action.clone(), gain=plan.gain.clone())
