@@ -58,10 +58,11 @@ class BeamSearch:
         if not self._rate_actions:
             return self._search(problem)
         plans = self._search(problem.by_action())
-        gains = plans.gain.view(problem.mask.shape).masked_fill(~problem.mask, -torch.inf)
-        best = gains.argmax(1)
-        rows = torch.arange(0, gains.numel(), gains.shape[1], device=best.device) + best
-        return Plan(best, plans.left[rows], gains)
+        left = plans.left.unflatten(0, problem.mask.shape)
+        gains = (problem.entropy.unsqueeze(1) - left).sum((2, 3))
+        best = gains.masked_fill(~problem.mask, -torch.inf).argmax(1)
+        at = torch.arange(len(best), device=best.device)
+        return Plan(best, left[at, best], gains)
 
     def _search(self, problem: Problem) -> Plan:
         beams = _Beams(
@@ -70,7 +71,7 @@ class BeamSearch:
             gain=torch.zeros_like(problem.entropy[:, :1, 0]),
             left=problem.entropy.unsqueeze(1),
         )
-        plan = Plan(problem.mask.long().argmax(1), problem.entropy, beams.gain[:, 0])
+        plan = Plan(problem.mask.long().argmax(1), problem.entropy)
         moves = problem.allowed_moves.flatten(1, 3)
         at = torch.arange(len(problem.mask), device=moves.device)
         for depth in range(problem.max_horizon):
@@ -78,7 +79,7 @@ class BeamSearch:
             best, flies = beams.gain.argmax(1), depth < problem.horizon
             action = beams.first[at, best].where(flies, plan.action)
             left = beams.left[at, best].where(flies.view(-1, 1, 1), plan.left)
-            plan = Plan(action, left, beams.gain[at, best].where(flies, plan.gain))
+            plan = Plan(action, left)
         return plan
 
     def _grow(self, beams: _Beams, problem: Problem, moves: Tensor, depth: int) -> _Beams:

@@ -139,9 +139,9 @@ class SearchPlanner:
             place = state.positions[:, i]
             expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
             problem = Problem(place, mask, state.moves, expected, affordable, most)
-            action, left, gain = self._find(problem)
-            if self._settings.rate_actions:
-                scores[:, i] = gain.where(mask, 0.0)
+            action, left, gains = self._find(problem)
+            if gains is not None:
+                scores[:, i] = gains.where(mask, 0.0)
             remaining = (left / expected).where(expected > _MIN_ENTROPY, 1.0)
             remaining = windows.paste(remaining, place) * beside[:, i]
             if self._view.has_inactive:

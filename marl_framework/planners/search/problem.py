@@ -47,6 +47,6 @@ class Plan(NamedTuple):
     """First action, [E] int64."""
     left: Tensor
     """Entropy that the path leaves around each lattice position, [E, X, Y]."""
-    gain: Tensor
-    """Entropy that the path removes, [E], or that the best path of each first action removes,
-    [E, A] with −inf for forbidden actions."""
+    gains: Tensor | None = None
+    """Entropy that the best path of each allowed first action removes, [E, A]; only from a search
+    with `rate_actions`."""

@@ -24,7 +24,7 @@ class ReplayedSearch:
         self._problems: dict[tuple[torch.Size, ...], Problem] = {}
 
     def __call__(self, problem: Problem) -> Plan:
-        """Return the plan; the next call overwrites its `left`."""
+        """Return the plan; the next call overwrites its `left` and `gains`."""
         given = problem[:-1]  # all tensors
         key = tuple(tensor.shape for tensor in given)
         if key not in self._problems:
@@ -34,4 +34,4 @@ class ReplayedSearch:
         for copy, tensor in zip(kept[:-1], given, strict=True):
             copy.copy_(tensor)
         plan = self._graphs.run(key, self, lambda _: self._search(kept), 0.0, None)
-        return plan._replace(action=plan.action.clone(), gain=plan.gain.clone())
+        return plan._replace(action=plan.action.clone())
