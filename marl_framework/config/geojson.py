@@ -91,9 +91,11 @@ def _polygon_of(feature: Any, in_metres: bool) -> Any:
     import shapely
     from shapely.geometry import shape
 
-    geometry = feature.get("geometry") if isinstance(feature, dict) else None
-    if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
-        raise ValueError("geometry must be a Polygon or a MultiPolygon")
+    match feature:
+        case {"geometry": {"type": "Polygon" | "MultiPolygon", "coordinates": _} as geometry}:
+            pass
+        case _:
+            raise ValueError("geometry must be a Polygon or a MultiPolygon with coordinates")
     with np.errstate(invalid="ignore"):  # NaN is rejected below
         polygon = shapely.force_2d(shape(geometry))
     if polygon.is_empty:

@@ -393,6 +393,10 @@ BAD = {
         "Hole lies outside",
     ),
     "line": (bad(shapely.LineString([(0, 0), (9, 9)])), "feature 1: .*Polygon"),
+    "no coordinates": (
+        bad(features=[{"type": "Feature", "geometry": {"type": "Polygon"}}]),
+        "feature 1: .* with coordinates",
+    ),
     "small": (bad(shapely.Polygon([(0, 2), (2, 0), (30, 28), (28, 30)])), "too small.*5 m"),
     "two parts": (
         bad(shapely.box(0, 0, 12, 30), shapely.box(18, 0, 30, 30)),
