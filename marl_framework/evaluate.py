@@ -106,7 +106,7 @@ def latest_teams(run: Path, wait: Callable[[float], None] = time.sleep) -> Itera
     while True:
         training = state_of(run) == "in training"  # read first, to see the final checkpoint, too
         newest = last.stat().st_mtime_ns if last.is_file() else None
-        if newest != seen:
+        if newest is not None and newest != seen:
             seen = newest
             yield last
         elif training:

@@ -422,13 +422,16 @@ def test_each_newer_team_is_handed_over_once_to_the_end(tmp_path: Path) -> None:
 
     def no_news() -> None: ...
 
+    def gone() -> None:
+        (tmp_path / "checkpoints" / "last.pt").unlink()
+
     def end() -> None:
         checkpoint(tmp_path, 3)
         write_json(tmp_path / "status.json", {"state": "finished"})
         lock.release()
 
     first, second = (functools.partial(checkpoint, tmp_path, time) for time in (1, 2))
-    steps = [no_news, first, no_news, second, end]
+    steps = [no_news, first, no_news, gone, second, end]
     found = [path.read_text() for path in latest_teams(tmp_path, lambda _: steps.pop(0)())]
     assert found == ["1", "2", "3"]
     assert steps == []
