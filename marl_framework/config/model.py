@@ -152,6 +152,12 @@ class Config(Section):
         copy._largest_sides = max(a.x_dim for a in listed), max(a.y_dim for a in listed)
         return copy
 
+    def listed_like(self, area: Self) -> Self:
+        """Return the configuration in place of `area` among the areas that it is listed with."""
+        copy = self.model_copy()
+        copy._largest_sides = area._largest_sides
+        return copy
+
     def of_mission(self, n_agents: int, budget: int) -> Self:
         """Return the configuration with a fixed team size and a fixed budget."""
         experiment = self.experiment

@@ -95,20 +95,23 @@ class Lesson(MissionTask):
         trained = None if self._team is None else self._team.config()
         changes = settings.tasks.get(name, {})
         task = with_changes(config, changes, f"{TASKS}.{name}")
-        areas = _configure_mission(config, name, task, trained).areas
-        self.number_of_areas, flown = len(areas), areas[area]
-        self._config = flown
+        mission = _configure_mission(config, name, task, trained)
+        areas = mission.areas
+        self.number_of_areas, self._config = len(areas), areas[area]
         if len(areas) > 1:
             sizes = [f"{each.environment.x_dim:g}x{each.environment.y_dim:g}" for each in areas]
             repeated = f"-{area + 1}" if sizes.count(sizes[area]) > 1 else ""
             self.name = f"{name}-{sizes[area]}{repeated}"
-        check_lattice(config, flown, f"task {name}")
+        check_lattice(config, self._config, f"task {name}")
         if trained is not None:
-            check_lattice(flown, trained, f"teacher of {name}")
+            check_lattice(self._config, trained, f"teacher of {name}")
             if trained.observation.sees_uncertainty:  # the missions must track uncertainty
-                flown = with_changes(flown, {"observation": {"uncertainty": True}}, f"task {name}")
+                changes = {"observation": {"uncertainty": True}}
+                mission = with_changes(mission, changes, f"task {name}")
         missions = -(-task.distillation.missions // len(areas))
-        environment = MissionEnvironment(flown, missions, device, "training", rank=number)
+        environment = MissionEnvironment(
+            mission.areas[area], missions, device, "training", rank=number
+        )
         super().__init__(environment)
         self.builder = make_builder(environment, self._config)
         self.sizes = self._config.network_sizes

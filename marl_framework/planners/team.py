@@ -151,7 +151,7 @@ def with_team(
     missions |= {name: trained[name] for name in ("observation", "networks", "learning")}
     missions["environment"]["num_envs"] = trained["environment"]["num_envs"]
     missions["experiment"]["algorithm"] = trained["experiment"]["algorithm"]
-    return config_from_dict(missions, source or checkpoint.source, overrides)
+    return config_from_dict(missions, source or checkpoint.source, overrides).listed_like(config)
 
 
 def check_lattice(ours: Config, other: Config, who: str, keys: Sequence[str] = ()) -> None:

@@ -223,6 +223,19 @@ def test_areas_of_one_size_have_lessons_of_their_own() -> None:
     assert names == ["a-30x30-1", "a-40x20", "a-30x30-3"]
 
 
+def test_missions_of_all_areas_have_the_largest_sides_for_every_teacher(tmp_path: Path) -> None:
+    sees = {**WINDOW["observation"], "uncertainty": True}
+    team = save_team(tmp_path / "team.pt", small_config(observation=sees))
+    config = with_changes(
+        student(tasks={"a": {}}, teachers={"a": str(team)}),
+        WINDOW | {"environment": {"area": AREAS}},
+        "test",
+    )
+    for lesson in Distiller(config, CPU).lessons:
+        assert lesson.environment.config.observation.uncertainty
+        assert lesson.environment.config.largest_sides == (40, 30)
+
+
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
     teachers = {"field": "information_gain", "own": str(team)}

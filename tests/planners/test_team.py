@@ -59,6 +59,14 @@ def test_a_team_flies_missions_of_a_file_for_another_algorithm(
             assert torch.equal(actor[name], weights)
 
 
+def test_a_team_flies_an_area_as_one_of_those_that_are_listed(tmp_path: Path) -> None:
+    areas = ({"x_dim": 30.0, "y_dim": 30.0}, {"x_dim": 40.0, "y_dim": 20.0})
+    seen = {"window": 5, "other_actions": False}
+    config = small_config(observation=seen, environment={"area": areas})
+    for area in config.areas:
+        assert with_team(area, saved(tmp_path, config)).largest_sides == (40, 30)
+
+
 @pytest.mark.parametrize(
     ("options", "key"), [({"dims": (40.0, 30.0)}, "environment.x_dim"), ({"actions": 27}, "num_ac")]
 )
