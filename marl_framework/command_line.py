@@ -21,7 +21,6 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 if os.name != "posix":  # file locks and signals are missing
     print("error: marl_framework requires Linux or macOS; use WSL 2 on Windows", file=sys.stderr)
     sys.exit(BAD_INPUT)
-TRAINING_CONTINUES = "continue a started training with --resume"
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -82,12 +81,6 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
 def warn(text: str) -> None:
     """Print a line to standard error in one piece, which no other process can divide."""
     print(f"{text}\n", end="", file=sys.stderr, flush=True)
-
-
-def describe_os_error(error: OSError, again: str = TRAINING_CONTINUES) -> str:
-    """Return the error line of a command that cannot write a file; `again`: how to continue."""
-    reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-    return f"error: {reason}; fix this problem; {again}"
 
 
 @contextmanager

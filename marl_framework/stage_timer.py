@@ -30,7 +30,7 @@ class StageTimer:
         self._open: str | None = None
         self._spans: list[tuple[str, Any, Any]] = []
         self._seconds = _new_sums(), _new_sums()  # since `reset`, and in total
-        self._counts = _new_sums(), _new_sums()
+        self._counts = _new_sums()  # since `reset`
         self._starts = [clock()] * 2
 
     @contextmanager
@@ -48,8 +48,7 @@ class StageTimer:
 
     def count(self, name: str, number: float) -> None:
         """Add to a throughput counter, such as transitions."""
-        for sums in self._counts:
-            sums[name] += number
+        self._counts[name] += number
 
     def wall(self, *, total: bool = False) -> float:
         """Return the wall time [s] since `reset`, or in total; wait for the device."""
@@ -71,16 +70,16 @@ class StageTimer:
         shares = {stage: value / wall for stage, value in seconds.items()}
         return {**shares, OTHER: 1 - in_stages / wall}
 
-    def rates(self, *, total: bool = False) -> dict[str, float]:
-        """Return counts per second of wall time since `reset`, or in total."""
-        wall = self.wall(total=total)
-        return {name: n / wall if wall > 0 else 0.0 for name, n in self._counts[total].items()}
+    def rates(self) -> dict[str, float]:
+        """Return counts per second of wall time since `reset`."""
+        wall = self.wall()
+        return {name: n / wall if wall > 0 else 0.0 for name, n in self._counts.items()}
 
     def reset(self) -> None:
         """Start a new interval; keep the totals."""
         self._collect_spans()
         self._seconds[0].clear()
-        self._counts[0].clear()
+        self._counts.clear()
         self._starts[0] = self._clock()
 
     def _mark(self) -> Any:

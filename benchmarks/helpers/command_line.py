@@ -123,14 +123,14 @@ class Parser(command_line.Parser):
             help=f"{meaning} (default: {default or 'as configured'})",
         )
 
-    def add_names(self, option: str, known: Collection[str], default: str | None = None) -> None:
+    def add_names(self, option: str, known: Collection[str]) -> None:
         """Add an option for a list of known names; by default all names."""
         self.add_argument(
             option,
             type=names_of(known),
-            default=default or ",".join(known),
+            default=",".join(known),
             metavar="NAME,…",
-            help=f"choose from {', '.join(known)} (default: {default or 'all'})",
+            help=f"choose from {', '.join(known)} (default: all)",
         )
 
     def add_key(self, option: str, key: str, default: object = None, **more: Any) -> None:

@@ -54,7 +54,7 @@ class Timing:
         """Return the duration per item if one repeat processes `items` items at once."""
         return Timing(self.median / items, self.lower / items, self.upper / items, self.repeats)
 
-    def columns(self, repeats: str = "repeats") -> dict[str, float]:
+    def columns(self, repeats: str) -> dict[str, float]:
         """Return the quartiles and the number of repeats as columns of a row."""
         return {
             "lower_quartile": self.lower,

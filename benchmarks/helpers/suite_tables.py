@@ -1,4 +1,4 @@
-"""Markdown tables of the suites `standard` and `teams`, from the JSON of their flights."""
+"""Markdown tables of the suites, from the JSON of their flights."""
 
 from __future__ import annotations
 

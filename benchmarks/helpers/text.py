@@ -51,6 +51,6 @@ def quartiles_text(row: Mapping[str, Any]) -> str:
     return f"{duration_text(row['lower_quartile'])} … {duration_text(row['upper_quartile'])}"
 
 
-def number_text(value: float | None, form: str = ".3g", unit: str = "") -> str:
+def number_text(value: float | None, form: str, unit: str = "") -> str:
     """Return a formatted number with a unit; a dash for None."""
     return "–" if value is None else f"{value:{form}}{unit}"

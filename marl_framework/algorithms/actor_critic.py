@@ -26,6 +26,7 @@ from marl_framework.algorithms.optimisers import (
 from marl_framework.algorithms.policy import Floor, kl_divergence, policy_probabilities
 from marl_framework.algorithms.ranks import mean_of, mean_over_ranks, normalized
 from marl_framework.algorithms.rollout import Rollout
+from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config, NetworkSizes
 from marl_framework.device import (
@@ -374,10 +375,10 @@ class ActorCritic(ABC):
             update_target(target, source, tau)
 
     def _move_targets(self, steps: int) -> None:
-        learning, every = self.learning, self.learning.copy_rate
+        learning, now = self.learning, self.training_steps
         if learning.target_update_mode == "soft":
             self.update_targets(learning.tau if steps == 1 else 1 - (1 - learning.tau) ** steps)
-        elif self.training_steps // every > (self.training_steps - steps) // every:
+        elif passes(learning.copy_rate, now - steps, now):
             self.update_targets()
 
     def _set_rates(self, factor: float) -> None:

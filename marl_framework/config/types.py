@@ -123,7 +123,7 @@ PRETRAINED_PREDICTOR = "pretrained:predictor"
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
-# The limits follow mission.belief.PROBABILITY_FLOOR.
+# The limits follow kernels.cells.PROBABILITY_FLOOR.
 Probability = Annotated[
     float,
     Field(gt=0, lt=1),

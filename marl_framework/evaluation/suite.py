@@ -135,7 +135,7 @@ class Suite:
     """Worlds and their flyers."""
 
     name: str
-    """`standard` or `teams`."""
+    """`standard`, `teams` or `rough`."""
     worlds: Sequence[World]
     flyers: Sequence[Flyer]
     missions: int

@@ -69,7 +69,6 @@ class PathPlanner(ABC):
                 f"planner: {self.name}: cannot plan around zones or in fields; remove "
                 "experiment.constraints.no_fly_zones and obstacles, and environment.field"
             )
-        self._climbs = config.experiment.constraints.num_actions in (6, 27)
         self._level = coverage_level(config)
         self._longest = config.missions.episode_length
         self._paths = torch.zeros(0)
@@ -108,8 +107,7 @@ class PathPlanner(ABC):
         """
         starts = state.positions[e].cpu()
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-        level = self._level if self._climbs else int(starts[0, 2])
-        turns = abs(level - int(starts[0, 2]))  # all start at the highest altitude
+        level, turns = self._level, abs(self._level - int(starts[0, 2]))  # all start at the top
         team = starts[: int(state.team_size[e])]
         moves = int(state.budget[e]) + 1 - turns
         levels = torch.linspace(int(starts[0, 2]), level, turns + 1).round().long()

@@ -51,8 +51,7 @@ class _Team:
 
     def __init__(self, config: Config, lattice: Lattice, size: int) -> None:
         self._lattice = lattice
-        actions = config.experiment.constraints.num_actions
-        self.climbs, self._diagonal = actions in (6, 27), actions in (9, 27)
+        self._diagonal = config.experiment.constraints.num_actions in (9, 27)
         level, camera = coverage_level(config), Camera(config, "cpu")
         spans = [tuple(t[:, level].tolist() for t in camera.spans(axis)) for axis in (0, 1)]
         path = _trace_path(*(_choose_lanes(*span) for span in spans))
@@ -77,7 +76,6 @@ class _Team:
 
     def moves(self, offset: Tensor) -> Tensor:
         """Return the number of moves for offsets between lattice positions, [..., 3]."""
-        offset = offset if self.climbs else offset[..., :2]
         return offset.amax(-1) if self._diagonal else offset.sum(-1)
 
     def _count_unreachable(self, plan: _Plan, lengths: Tensor, left: Tensor) -> Tensor:
@@ -179,7 +177,7 @@ class CoveragePlanner:
             goals = self._lattice.nearest_destinations(state.positions)
             ahead = lengths.flatten(2).gather(2, self._lattice.places(goals))
         # Minimise the remaining moves, then the altitude error, then the planar distance.
-        costs = ahead * 1000 + offset[..., 2] * team.climbs
+        costs = ahead * 1000 + offset[..., 2]
         costs = (costs * 1000 + offset[..., :2].sum(-1)) * 1000
         costs = costs + _tie_breaker(state.t, *costs.shape[1:])
 

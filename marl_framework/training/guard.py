@@ -6,15 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from marl_framework.command_line import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    TRAINING_CONTINUES,
-    describe_os_error,
-    plain_warnings,
-    warn,
-)
+from marl_framework.command_line import BAD_INPUT, FAILED, INTERRUPTED, plain_warnings, warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.runs.log import RunLog
 from marl_framework.training.ranks import LeaderError, Ranks
@@ -23,7 +15,7 @@ from marl_framework.training.ranks import LeaderError, Ranks
 def guarded(
     run: Callable[[RunLog], int],
     ranks: Ranks = Ranks(),  # noqa: B008 (frozen)
-    again: str = TRAINING_CONTINUES,
+    again: str = "continue a started training with --resume",
 ) -> int:
     """Run a command; report an error as one line on the screen and in the log.
 
@@ -49,7 +41,8 @@ def guarded(
             warn("interrupted")
             return INTERRUPTED
         except OSError as error:
-            warn(describe_os_error(error, again))
+            reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            warn(f"error: {reason}; fix this problem; {again}")
             return FAILED
         ranks.wait_for_leader()
         return code
