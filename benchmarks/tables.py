@@ -159,7 +159,7 @@ TABLES = {
     "completed_days": Table(_ROUGH, suites.completed_days),
     "rough_teams": Table(_ROUGH, suites.rough_teams),
     "rough_search": Table(_ROUGH, suites.rough_search),
-    "fresh": Table(("suite_fresh", "suite_fresh_search"), suites.fresh),
+    "fresh": Table(_COMPLETED[:1], suites.fresh),
     "earlier_student": Table(("suite_student", "suite_earlier_student"), suites.earlier_student),
 }
 

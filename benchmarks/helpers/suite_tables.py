@@ -342,13 +342,10 @@ def workers(student: Json, search: Json, stages: Json, *files: Json) -> str:
     return markdown(("world", "worker", "student", *header), rows)
 
 
-def fresh(student: Json, search: Json) -> str:
+def fresh(results: Json) -> str:
     """Return how many worlds the student and `search` win against the best classical planner."""
     rows = []
-    for label, policy, results in (
-        (_STUDENT, "learned", student),
-        ("`search`", "search", search),
-    ):
+    for label, policy in ((_STUDENT, "learned"), ("`search`", "search")):
         summaries = [world["summary"][policy] for world in results["worlds"].values()]
         changes = [[each[metric]["difference"] for metric in METRICS] for each in summaries]
         rows.append(_count_row(label, changes))
