@@ -1,4 +1,4 @@
-"""Run functions in new processes, several at once or a single one."""
+"""Run functions in new processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ def run_at_once(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) 
         return list(pool.map(work, *zip(*arguments, strict=True)))
 
 
-def run_alone(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a picklable function in a new process; return its result."""
-    return run_at_once(_call, [(work, *arguments)])[0]
-
-
 def wait_for_others() -> None:
     """Wait until all processes of `run_at_once` have called this function."""
     _shared["ready"].wait()
@@ -38,7 +33,3 @@ def repeat_until_all_are_here(work: Callable[[], object]) -> None:
 
 def _receive(shared: dict[str, Any]) -> None:
     _shared.update(shared)
-
-
-def _call(work: Callable[..., Any], *arguments: Any) -> Any:
-    return work(*arguments)

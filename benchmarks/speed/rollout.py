@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -95,22 +96,9 @@ class Flight:
         return self._collector.collect(self._policy, 0.0)
 
     @torch.no_grad()
-    def _staged(self) -> Rollout:
-        return self._eager.collect(self._policy, 0.0)
-
     def stages(self, episodes: int) -> dict[str, float]:
         """Return seconds per joint step in each of `STAGES`: medians over some episodes."""
         clock = StageClock(StageTimer(self.task.device))
-        with self._watched(clock):
-            spent = [clock.measure(self._staged) for _ in range(episodes)]
-        return {
-            stage: median(one.get(stage, 0.0) for one in spent) / self.joint_steps
-            for stage in STAGES
-        }
-
-    @contextmanager
-    def _watched(self, clock: StageClock) -> Iterator[None]:
-        """Time the parts of a step."""
         environment, task = self.environment, self.task
         watched: list[tuple[Any, str, str]] = [
             (self, "_policy", "policy"),
@@ -126,16 +114,16 @@ class Flight:
         ]
         if task.draw_actions is not None:
             watched.append((task, "draw_actions", "policy"))
-        before = [vars(owner).get(name) for owner, name, _ in watched]
-        for owner, name, stage in watched:
-            setattr(owner, name, clock.around(stage, getattr(owner, name)))
-        try:
-            yield
-        finally:
-            for (owner, name, _), own in zip(watched, before, strict=True):
-                delattr(owner, name)  # a method of the class shows again
-                if own is not None:
-                    setattr(owner, name, own)
+        with ExitStack() as stack:
+            for owner, name, stage in watched:
+                timed = clock.around(stage, getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, timed))
+            flight = partial(self._eager.collect, self._policy, 0.0)
+            spent = [clock.measure(flight) for _ in range(episodes)]
+        return {
+            stage: median(one.get(stage, 0.0) for one in spent) / self.joint_steps
+            for stage in STAGES
+        }
 
 
 class StageClock:
@@ -209,8 +197,9 @@ def flight_peak(config: Config, num_envs: int, device: torch.device, policy: str
 def bytes_per_env(config: Config, device: torch.device, policy: str) -> float:
     """Return the growth of the peak memory per mission [bytes]."""
     few, many = MEMORY_ENVS
-    peaks = [processes.run_alone(flight_peak, config, n, device, policy) for n in (few, many)]
-    return (peaks[1] - peaks[0]) / (many - few)
+    cases = [[(config, number, device, policy)] for number in (few, many)]
+    (less,), (more,) = (processes.run_at_once(flight_peak, case) for case in cases)
+    return (more - less) / (many - few)
 
 
 def check_missions_fit(config: Config, num_envs: int, device: torch.device) -> None:
