@@ -17,6 +17,7 @@ from marl_framework.config.mission import RasterConfig
 from marl_framework.deployment import flights
 from marl_framework.deployment.flights import UprightStreams
 from marl_framework.evaluation import comparison
+from marl_framework.fly import main as fly_main
 from marl_framework.main import main
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.terrains.raster_file import read_raster
@@ -137,6 +138,24 @@ def test_a_full_disk_is_one_line_with_the_folder(
 def test_a_name_in_use_is_resumed_only_where_a_training_may_be(fly, refused) -> None:
     assert fly("t", "--set", "experiment.policy=random") == 0
     assert "--resume" not in refused(fly, "t", "--set", "experiment.policy=random")
+
+
+@pytest.mark.parametrize("command", ["fly", "main"])
+def test_what_is_not_a_training_is_never_resumed(command, fly, tmp_path, refused) -> None:
+    options: tuple[str, ...] = ()
+    if command == "fly":
+        flown = ("--dry-run", "--config", "params_test.yaml", "--policy", "random")
+        where = f"logging.directory={tmp_path / 'runs'}"
+        given = ("--separation", "0", "--run-name", "t", "--set", where)
+        assert fly_main([*flown, *given, "--set", "compute.device=cpu"]) == 0
+    else:
+        assert fly("t", "--set", "experiment.policy=random") == 0
+        options = ("--allow-changed", "experiment.policy")
+    run = tmp_path / "runs" / "t"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    error = refused(fly, "t", "--resume", *options)
+    assert f"{run} is not a training; choose another name" in error
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.usefixtures("drawn")

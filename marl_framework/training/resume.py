@@ -13,7 +13,7 @@ from marl_framework.config.messages import KEYS, SECTIONS, show, unknown_key
 from marl_framework.config.model import Config
 from marl_framework.runs.checkpoint_store import newest_checkpoint
 from marl_framework.runs.files import read_json
-from marl_framework.runs.folder import INITIAL_WEIGHTS, RunFolder
+from marl_framework.runs.folder import INITIAL_WEIGHTS, TRAINING_FOLDERS, RunFolder
 
 _DIRECTORY = "logging.directory"  # may differ, because a run folder can be moved
 
@@ -51,8 +51,8 @@ def find_run(
     `mark` is a key that only checkpoints of this kind of training contain. `allowed` has the keys
     that may differ from the checkpoint's configuration; None if the command has no option to allow
     keys. `report` prints warnings about damaged checkpoints. Raises ConfigError if the run is in
-    training, the checkpoints are unreadable or belong to another kind of training, or other keys
-    differ; the message names these keys.
+    training or not a training, the checkpoints are unreadable or belong to another kind of
+    training, or other keys differ; the message names these keys.
     """
     for key in allowed or ():
         if key not in KEYS and key not in SECTIONS:
@@ -73,6 +73,9 @@ def find_run(
                 )
             earlier = config_from_dict(payload["config"], f"configuration in {run.checkpoints}")
         elif run.config_file.exists():  # else killed before writing one
+            if not any((run.path / folder).is_dir() for folder in TRAINING_FOLDERS):
+                wrong = f"run name {name}: {run.path} is not a training"
+                raise ConfigError(f"{wrong}; choose another name")
             earlier = load_config(run.config_file)
         changed = differences(earlier, config, [key for key in KEYS if key != _DIRECTORY])
         _refuse_changes(run.path, changed, allowed)
