@@ -9,8 +9,16 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from marl_framework.command_line import Parser, add_overrides, as_program, loaded, writing
+from marl_framework.command_line import (
+    Parser,
+    add_overrides,
+    as_program,
+    check_out,
+    loaded,
+    writing,
+)
 from marl_framework.config.errors import ConfigError
+from marl_framework.runs.files import atomic_file
 from marl_framework.training.guard import guarded
 
 
@@ -41,13 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from marl_framework.config.loading import load_config, with_changes
+    from marl_framework.config.loading import load_config, resolve_config_path, with_changes
     from marl_framework.config.yaml_text import format_yaml
 
     frames = Path(options.frames)
     if not frames.is_dir():
         raise ConfigError(f"--frames {frames}: is not a folder; give the folder of the frames")
     name = options.config or os.environ.get("CONFIG_FILE_PATH") or "params.yaml"
+    out = None if options.out is None else Path(options.out)
+    if out is not None:
+        check_out(out, resolve_config_path(name), Path(options.truth))
     given = {"path": options.truth, "key": options.band, "resolution": options.resolution}
     given["threshold"] = options.threshold
     raster = {key: value for key, value in given.items() if value is not None}
@@ -61,12 +72,11 @@ def _run(options: argparse.Namespace) -> int:
     found = calibrate(config, frames)
     print(report(found))
     text = format_yaml({"sensor": {"model": {"type": "table", "table": found.table()}}})
-    if options.out is None:
+    if out is None:
         print(text, end="")
         return 0
-    out = Path(options.out)
-    with writing(out):
-        out.write_text(text, encoding="utf-8")
+    with writing(out), atomic_file(out) as file:
+        file.write(text.encode())
     return 0
 
 

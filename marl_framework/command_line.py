@@ -83,6 +83,18 @@ def warn(text: str) -> None:
     print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
+def check_out(out: Path, *inputs: Path) -> None:
+    """Raise a ConfigError if `--out` has no folder, is not a file, or is one of the input files."""
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: the folder {out.parent} does not exist; create it")
+    if not out.exists():
+        return
+    if not out.is_file():
+        raise ConfigError(f"--out {out} is not a file; choose another path")
+    if any(path.exists() and path.samefile(out) for path in inputs):
+        raise ConfigError(f"--out {out} is an input of this command; choose another file")
+
+
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
     """Raise a ConfigError if the file or folder of `--out` cannot be written."""

@@ -18,6 +18,7 @@ from marl_framework.command_line import (
     add_checkpoint,
     add_overrides,
     as_program,
+    check_out,
     loaded,
     warn,
     writing,
@@ -117,16 +118,12 @@ def _check(options: argparse.Namespace, out: Path) -> None:
     form = options.format
     if out.suffix != _SUFFIXES[form]:
         raise ConfigError(f"--out {out}: the name must end in {_SUFFIXES[form]} for {form}")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: the folder {out.parent} does not exist; create it")
+    check_out(out, checkpoint_file(options.checkpoint))
     if out.exists() and out.resolve().parent.name == "checkpoints":
         raise ConfigError(f"--out {out} is a checkpoint of a run; choose another file")
     if missing := [name for name in _PACKAGES.get(form, ()) if find_spec(name) is None]:
         install = "run pip install 'marl_framework[onnx]'"
         raise ConfigError(f"--format {form}: {', '.join(missing)} not installed; {install}")
-    checkpoint = checkpoint_file(options.checkpoint)
-    if out.exists() and out.samefile(checkpoint):
-        raise ConfigError(f"--out {out} is the checkpoint to export; choose another file")
     if options.observations and form == "weights":
         raise ConfigError(
             f"--observations cannot be combined with --format {form}; omit --observations"

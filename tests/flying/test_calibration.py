@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from marl_framework.config.errors import ConfigError
 from marl_framework.config.geography import Place, place_at
 from marl_framework.config.loading import dump_config, load_config
 from marl_framework.config.model import Config
+from marl_framework.flying import calibration
 from marl_framework.flying.calibration import Calibration, Count, calibrate, report, wilson
 from marl_framework.flying.frame_camera import make_lens
 from marl_framework.flying.frames import Pose
@@ -211,6 +214,34 @@ def test_bad_input_is_one_line(
 ) -> None:
     line = refused(main, [*words, *change])
     assert named in line
+
+
+@pytest.mark.parametrize("out", ["p.yaml", "truth.npy", "link.yaml"])
+def test_its_inputs_are_not_written_over(
+    words: list[str], tmp_path: Path, refused: Callable[..., str], out: str
+) -> None:
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "p.yaml")
+    before = (tmp_path / out).read_bytes()
+    line = refused(main, [*words, "--out", str(tmp_path / out)])
+    assert f"--out {tmp_path / out} is an input" in line
+    assert (tmp_path / out).read_bytes() == before
+
+
+@pytest.mark.parametrize(("out", "named"), [("", "is not a file"), ("no/s.yaml", "does not exist")])
+def test_a_bad_path_is_refused_before_measuring(
+    words: list[str], tmp_path: Path, refused: Callable[..., str], monkeypatch, out: str, named: str
+) -> None:
+    monkeypatch.setattr(calibration, "calibrate", pytest.fail)
+    assert named in refused(main, [*words, "--out", str(tmp_path / out)])
+
+
+def test_a_full_disk_leaves_the_earlier_file(
+    words: list[str], tmp_path: Path, refused: Callable[..., str], monkeypatch
+) -> None:
+    (tmp_path / "sensor.yaml").write_text("earlier")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    assert "No space left" in refused(main, [*words, "--out", str(tmp_path / "sensor.yaml")])
+    assert (tmp_path / "sensor.yaml").read_text() == "earlier"
 
 
 def test_a_percentile_of_the_known_map_is_refused(
