@@ -136,9 +136,28 @@ def test_odd_files_of_a_run_are_told_like_missing_ones(house: House, odd: object
 
 def test_a_file_that_vanishes_meanwhile_is_not_missed(house, monkeypatch) -> None:
     run = house.run("a")
-    monkeypatch.setattr(Path, "rglob", lambda folder, _: iter([folder / "gone.tmp"]))
-    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    monkeypatch.setattr(Path, "glob", lambda folder, _: iter([folder / "gone.tmp"]))
     assert history.describe_run(run)["ended"]
+
+
+@pytest.mark.parametrize("state", ["finished", "training"])
+def test_a_later_evaluation_is_not_the_end_of_a_run(house: House, state: str) -> None:
+    run = house.run("t", state=state, updated="2026-01-02T04:00:00+00:00")
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last.pt").write_text("weights")
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "results.json").write_text("{}")
+    end = datetime.fromisoformat("2026-01-02T05:00:00+00:00").timestamp()
+    for path in run.rglob("*"):
+        late = 3600 * ("evaluation" in path.parts) - 60 * (path.name != "last.pt")
+        os.utime(path, (end + late, end + late))
+    os.utime(run, (end + 7200, end + 7200))
+    expected = "04:00:00" if state == "finished" else "05:00:00"  # killed: its last file
+    assert f"ended: 2026-01-02T{expected}+00:00" in house("show", "t")
+    house("archive", "t")
+    (kept,) = (house.history / "t").iterdir()
+    known = json.loads((kept / "metadata.json").read_text())
+    assert known["ended"] == f"2026-01-02T{expected}+00:00"
 
 
 def test_a_run_that_is_being_trained_stays(house: House) -> None:

@@ -125,19 +125,13 @@ def describe_run(run: Path) -> dict[str, Any]:
     """Return the metadata of a run: configuration, commit, versions, times, state and metrics."""
     environment = read_json(run / "environment.json")
     status, results = read_json(run / "status.json"), read_json(run / "summary.json", "results")
-    times = [run.stat().st_mtime]
-    for path in run.rglob("*"):
-        with suppress(OSError):  # the file may be replaced by a running training
-            if path.is_file() and path.name != _METADATA:
-                times.append(path.stat().st_mtime)
-    newest = max(times)
     state = status.get("state", "unknown")
     is_archived = run.parent.parent.name == _FOLDER  # a current run's name may look like a time
     return {
         "name": run.parent.name if is_archived else run.name,
         "state": "killed" if state == "training" else state,  # the process has ended
         "started": environment.get("started"),
-        "ended": datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds"),
+        "ended": _end_of(run, status),
         "resumed": environment.get("resumed", []),
         "command": environment.get("command"),
         "commit": environment.get("commit"),
@@ -153,6 +147,23 @@ def describe_run(run: Path) -> dict[str, Any]:
             for name in ("last", "best")
         },
     }
+
+
+def _end_of(run: Path, status: dict[str, Any]) -> str:
+    """Return the recorded end; for a killed or running training, when it last wrote a file.
+
+    Only files of the training count, because later evaluations may be in subfolders of the run.
+    """
+    if status.get("state") != "training" and isinstance(status.get("updated"), str):
+        return status["updated"]
+    files = [run / name for name in ("config.yaml", "environment.json", "status.json", "train.log")]
+    files += [path for name in ("checkpoints", "tensorboard") for path in (run / name).glob("*")]
+    times = []
+    for path in files:
+        with suppress(OSError):  # missing, or replaced by a running training
+            times.append(path.stat().st_mtime)
+    newest = max(times, default=run.stat().st_mtime)
+    return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
 
 
 def state_of(run: Path) -> str:
