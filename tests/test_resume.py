@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.runs.lock import RunLock
+from marl_framework.runs.lock import RunLock, is_locked
 from marl_framework.runs.process import this_process
 from marl_framework.training.trainer import Trainer
 from tests.running import results, run_main
@@ -360,6 +360,25 @@ def test_a_second_training_of_a_name_is_refused(house: House, refused) -> None:
     assert {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")} == before
     lock.release()
     assert house.train("t", "--resume") == 0
+
+
+def test_asking_for_the_state_of_a_run_never_refuses_its_start(tmp_path, monkeypatch) -> None:
+    handle, real = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT), fcntl.flock
+    real(handle, fcntl.LOCK_SH)  # as `is_locked` does for a moment
+
+    def flock(*arguments: int) -> None:
+        try:
+            real(*arguments)
+        except BlockingIOError:
+            real(handle, fcntl.LOCK_UN)
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        lock = RunLock(tmp_path)
+    os.close(handle)
+    assert is_locked(tmp_path)
+    lock.release()
 
 
 @pytest.mark.parametrize("state", ["training", "finished"])

@@ -34,7 +34,7 @@ class RunLock:
         process = read_json(folder / "status.json", "process")
         held = False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:
             held = True
         except OSError:  # no locks on this file system: check the recorded process instead
@@ -47,6 +47,16 @@ class RunLock:
                 f"run name {folder.name}: a training run with this name is in progress{holder}; "
                 "wait for its end, stop it or choose another name"
             )
+
+
+def _lock(handle: int) -> None:
+    """Lock a file; raise BlockingIOError if it is locked other than by `is_locked`."""
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:  # also while `is_locked` shares the lock, which is over at once
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # raises if it is not shared
 
 
 def is_locked(folder: Path) -> bool:
