@@ -84,14 +84,16 @@ class FlightRecord:
     inside: Tensor | None = None
     """Cells of the field of the first M missions, [M, R, C] bool; None without fields."""
     zones: NoFlyZones | None = None
+    numbers: tuple[int, ...] = ()
+    """Numbers of the UAVs of one mission, from 1; see `alone`."""
 
     def alone(self, index: int) -> FlightRecord:
-        """Return the record of one mission (E = 1), with only its UAVs and readings.
+        """Return the record of one mission (E = 1), with only its readings and their UAVs.
 
         The tensors are views.
         """
         one: FlightRecord = combined([self], lambda parts: parts[0][index : index + 1])
-        team, readings = one.active[0, 0], int(one.active.any(2).sum())
+        team, readings = one.active[0].any(0), int(one.active.any(2).sum())
         own: dict[str, Any] = {
             name: getattr(one, name)[:, :readings, team]
             for name in ("positions", "path", "footprints", "active")
@@ -101,7 +103,8 @@ class FlightRecord:
         if config.missions.has_inactive:
             config = config.of_mission(int(team.sum()), budget=readings - 2)
         film = one.film[:, : readings + 1]
-        return replace(one, config=config, metrics=metrics, film=film, **own)
+        numbers = tuple((team.nonzero()[:, 0] + 1).tolist())
+        return replace(one, config=config, metrics=metrics, film=film, numbers=numbers, **own)
 
 
 def combined(parts: Sequence[Any], combine: Callable[[Any], Tensor]) -> Any:

@@ -121,12 +121,13 @@ def _collect_data(
     closed = [OUTSIDE] if any(zone.is_field for zone in zones) else []
     closed += ["no-fly zone or obstacle"] if any(not zone.is_field for zone in zones) else []
     rounds = max(record.film.shape[1] for record in records.values())
+    uavs = max(number for record in records.values() for number in record.numbers)
     return {
         "size": [config.environment.x_dim, config.environment.y_dim],
         "shape": shape,
         "cell": [covered[0] / shape[0], covered[1] / shape[1]],
         "colours": [to_hex(scale(k / _LEVELS)) for k in range(_LEVELS + 1)],
-        "uavs": [colour for colour, _ in uav_lines(first.path.shape[2])],
+        "uavs": [colour for colour, _ in uav_lines(uavs)],
         "lines": _LINES,
         "zones": [{"rings": zone.rings, "label": zone.label} for zone in zones],
         "closed": " or ".join(closed),
@@ -150,6 +151,7 @@ def _policy_data(
     }
     return {
         "name": name,
+        "numbers": record.numbers,
         "belief": _pack(changes),
         "completed": _completed_data(record, shape),
         "readings": record.active[0].sum(0).tolist(),

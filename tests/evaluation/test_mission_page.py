@@ -112,6 +112,28 @@ def test_who_ends_early_stays_as_it_was(records: dict[str, FlightRecord], tmp_pa
     assert (held[5:] == held[4]).all()
 
 
+@pytest.fixture
+def heard_late(tmp_path: Path, records: dict[str, FlightRecord]) -> Path:
+    """The page of UAV 3, which never hears UAV 1, and UAV 2 only after its second reading."""
+    active = records["coverage"].active.clone()
+    active[0, :, 0] = active[0, :2, 1] = False
+    footprints = records["coverage"].footprints * active.unsqueeze(-1)
+    record = replace(records["coverage"], active=active, footprints=footprints)
+    MissionPage({"UAV 3": record}).write(tmp_path / "heard.html")
+    return tmp_path / "heard.html"
+
+
+def test_uavs_heard_later_keep_their_numbers(
+    heard_late: Path, records: dict[str, FlightRecord]
+) -> None:
+    found = data(heard_late)
+    (policy,) = found["policies"]
+    assert policy["numbers"] == [2, 3]
+    assert len(found["uavs"]) == 3
+    path = torch.tensor(policy["path"])
+    torch.testing.assert_close(path, records["coverage"].path[0, :, 1:].transpose(0, 1))
+
+
 def test_a_page_needs_no_network(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"src=|href=|url\(|@import|fetch\(", text)
@@ -207,6 +229,18 @@ def test_the_slider_moves_beliefs_paths_and_values(page: Path, scheme: str) -> N
     for name, reading in (("one", 1), ("four", 4)):
         assert found[name].startswith(f"reading {reading} of 6. coverage: entropy ")
         assert f"{first['entropy'][reading]:.3f} bit, F1 {first['f1'][reading]:.3f}" in found[name]
+
+
+@needs_browser
+def test_markers_have_the_numbers_and_colours_of_their_uavs(heard_late: Path) -> None:
+    dom, console = opened(heard_late, NOTE + "move(1);")
+    assert console == []
+    assert re.findall(r"<title>UAV (\d+, no|\d+)", dom) == ["2, no", "3"]
+    assert re.findall(r'class="marker".*?>(\d+)</text>', dom) == ["2", "3"]
+    rings = re.findall(r'<circle[^>]* r="4.5"[^>]* stroke="(#\w+)"', dom)
+    assert rings == data(heard_late)["uavs"][1:]
+    last, _ = opened(heard_late, NOTE + "move(6);")
+    assert re.findall(r"<title>UAV (\d+, no|\d+)", last) == ["2", "3"]
 
 
 @needs_browser

@@ -130,27 +130,29 @@ function drawZones(frame) {
 function drawTeam(layer, policy, reading) {
   layer.replaceChildren();
   const flown = Math.max(reading, 1); // before any reading, the UAVs are at their starts
+  const hues = policy.numbers.map((number) => mission.uavs[number - 1]);
   policy.path.forEach((track, n) => {
     const line = points(track.slice(0, flown));
     const common = { points: line, fill: "none", "stroke-linejoin": "round" };
     make(layer, "polyline", { ...common, class: "casing", "stroke-width": 5 });
-    make(layer, "polyline", { ...common, stroke: mission.uavs[n], "stroke-width": 2.5 });
+    make(layer, "polyline", { ...common, stroke: hues[n], "stroke-width": 2.5 });
     const [x, y] = track[0];
-    const ring = { cx: mapX(x), cy: mapY(y), r: 4.5, fill: "#fff", stroke: mission.uavs[n] };
+    const ring = { cx: mapX(x), cy: mapY(y), r: 4.5, fill: "#fff", stroke: hues[n] };
     make(layer, "circle", { ...ring, "stroke-width": 2.5 });
   });
   policy.path.forEach((track, n) => {
     const footprint = policy.footprints[n][reading - 1];
-    if (footprint && footprint[1] > footprint[0]) drawFootprint(layer, footprint, mission.uavs[n]);
+    const read = footprint && footprint[1] > footprint[0]; // else it has stopped or is not heard
+    if (read) drawFootprint(layer, footprint, hues[n]);
     const [x, y, altitude] = track[flown - 1];
     const at = `translate(${mapX(x)} ${mapY(y)})`;
     const marker = make(layer, "g", { class: "marker", transform: at });
-    const stopped = reading > policy.readings[n];
-    const state = stopped ? "has stopped" : `${altitude} m above ground`;
-    make(marker, "title", {}, `UAV ${n + 1}, ${state}`);
-    const [fill, stroke] = stopped ? ["#fff", mission.uavs[n]] : [mission.uavs[n], "#fff"];
+    const silent = reading > 0 && !read;
+    const state = silent ? "no reading" : `${altitude} m above ground`;
+    make(marker, "title", {}, `UAV ${policy.numbers[n]}, ${state}`);
+    const [fill, stroke] = silent ? ["#fff", hues[n]] : [hues[n], "#fff"];
     make(marker, "circle", { r: 9, fill, stroke, "stroke-width": 1.5 });
-    make(marker, "text", { y: 4, style: `fill:${inkOn(fill)}` }, n + 1);
+    make(marker, "text", { y: 4, style: `fill:${inkOn(fill)}` }, policy.numbers[n]);
   });
 }
 
@@ -246,7 +248,7 @@ function legend() {
     span.append(text);
   }
   const stops = mission.policies.some((policy) => policy.readings.some((last) => last < LAST));
-  const white = stops ? ", white: stopped" : "";
+  const white = stops ? ", white: no reading" : "";
   make(holder, "span", {}, `UAVs: ○ start, ● now, dashed: footprint${white}`);
 }
 
