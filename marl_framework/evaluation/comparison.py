@@ -7,6 +7,7 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -281,12 +282,14 @@ def fly_into_run(
     options: argparse.Namespace,
     fly: Callable[[RunFolder], Flown],
     write: Callable[[Flown, RunFolder, float], None],
+    record: str = "",
 ) -> int:
     """Fly and write into a new run folder; return the exit code.
 
-    If an error occurs before the summary is written, the folder is discarded. Options: `run_name`,
-    `archive_earlier`, and `check`, which only validates the configuration. `fly` takes the run
-    folder. `write` takes records, run folder and duration [s]; it writes data, summary, figures.
+    If an error occurs before the summary is written, the folder is discarded, unless `fly` has
+    written the file `record` into it. Options: `run_name`, `archive_earlier`, and `check`, which
+    only validates the configuration. `fly` takes the run folder. `write` takes records, run folder
+    and duration [s]; it writes data, summary, figures.
     """
     if options.check:
         print("the configuration is valid")
@@ -304,6 +307,10 @@ def fly_into_run(
         if run.summary_file.exists():
             run.write_status("finished")
             warn(f"warning: {run.path} has all results, but not all figures")
+        elif record and (run.path / record).exists():
+            warn(f"warning: {run.path} has the record of the flight, but not all results")
+            with suppress(OSError):  # the disk may be full
+                run.write_status("failed")
         else:
             run.discard()
         if isinstance(error, OSError) and (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -65,8 +67,9 @@ def fly_one(
     """Fly one UAV of a team; return the exit code.
 
     `options`: see `options.make_parser`. Raises ConfigError if the planner, the mission or the
-    hardware is not supported. If this process is interrupted, or the file `ABORT` appears in the
-    run folder, the whole team returns. Before all UAVs are ready, only this process ends.
+    hardware is not supported. If this process is interrupted, also by SIGTERM, or the file `ABORT`
+    appears in the run folder, the whole team returns. Before all UAVs are ready, only this process
+    ends. A lost terminal (SIGHUP) does not end the flight.
     """
     slow = with_time_factor(config, options.time_factor)
     environment, entries = MissionEnvironment(slow, 1, device, "test"), Entries()
@@ -82,6 +85,7 @@ def fly_one(
     with torch.no_grad():  # compiles kernels before the flight
         make(environment).act(world.start.clone(), planner_generator(environment, options.seed))
     with ExitStack() as stack:
+        stack.enter_context(_flight_signals())
         link = ZenohRadio(world.number, uav, options.radio, options.listen)
         stack.callback(link.close)
         hardware = _equip(world, uav, link, entries.append, options, stack)
@@ -106,6 +110,8 @@ def fly_one(
                         stopped[:] = [error, error]
                         hardware.vehicle.return_home()
             page.close()
+            if len(stopped) < 2:
+                stack.callback(_leave, link)  # also if results cannot be written
             return pilot, ready
 
         def write(flown: tuple[Pilot, float], run: RunFolder, seconds: float) -> None:
@@ -122,13 +128,27 @@ def fly_one(
             run.write_summary(results, {"seconds": seconds}, {"device": describe_device(device)})
             print(describe(options.uav, done))
 
-        code = fly_into_run(config, device, options, fly, write)
-        if len(stopped) < 2:
-            print("waiting until all UAVs have landed", flush=True)
-            link.leave()
+        code = fly_into_run(config, device, options, fly, write, RECORD)
     for error in stopped:
         raise error
     return code
+
+
+@contextmanager
+def _flight_signals() -> Iterator[None]:
+    """Survive a lost terminal; treat SIGTERM as Ctrl-C."""
+    lost = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ended = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, lost)
+        signal.signal(signal.SIGTERM, ended)
+
+
+def _leave(link: ZenohRadio) -> None:
+    print("waiting until all UAVs have landed", flush=True)
+    link.leave()
 
 
 class LivePage:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -13,6 +17,7 @@ import pytest
 import torch
 
 from marl_framework.config.loading import dump_config
+from marl_framework.flying import solo
 from marl_framework.flying.options import main
 from marl_framework.flying.replay import read_record
 from marl_framework.mission.environment import MissionEnvironment
@@ -43,6 +48,15 @@ class Watched:
         return decision
 
 
+@pytest.fixture
+def hung_up() -> Iterator[Mock]:
+    """What happens on SIGHUP outside a flight, instead of the end of this process."""
+    handler = Mock()
+    before = signal.signal(signal.SIGHUP, handler)
+    yield handler
+    assert signal.signal(signal.SIGHUP, before) is handler
+
+
 def fly(
     folder: Path, monkeypatch: pytest.MonkeyPatch, does: Callable[[], object], *words: str
 ) -> tuple[int, dict[str, Any]]:
@@ -61,9 +75,41 @@ def fly(
 
 
 def test_an_interrupted_uav_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signal = Mock(side_effect=KeyboardInterrupt)  # SIGINT; jobs in the background may ignore it
-    code, results = fly(tmp_path, monkeypatch, signal)
+    ctrl_c = Mock(side_effect=KeyboardInterrupt)  # SIGINT; jobs in the background may ignore it
+    code, results = fly(tmp_path, monkeypatch, ctrl_c)
     assert (code, results["left"], results["moves"]) == (130, "interrupted", MOVE)
+
+
+def test_a_terminated_uav_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Mock(side_effect=AssertionError)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        code, results = fly(tmp_path, monkeypatch, partial(os.kill, os.getpid(), signal.SIGTERM))
+    finally:
+        assert signal.signal(signal.SIGTERM, before) is stop
+    assert (code, results["left"], results["moves"]) == (130, "interrupted", MOVE)
+
+
+def test_a_lost_terminal_does_not_end_a_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up: Mock
+) -> None:
+    code, results = fly(tmp_path, monkeypatch, partial(os.kill, os.getpid(), signal.SIGHUP))
+    assert (code, results["left"]) == (0, "mission done")
+    hung_up.assert_not_called()
+
+
+def test_a_full_disk_leaves_the_record_of_a_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "one" / "uav_1"))
+    monkeypatch.setattr(solo, "write_own_maps", Mock(side_effect=full))
+    with pytest.raises(FileNotFoundError, match="summary"):
+        fly(tmp_path, monkeypatch, lambda: None)
+    printed = capsys.readouterr()
+    assert "No space left" in printed.err.splitlines()[-1]
+    assert "waiting until all UAVs have landed" in printed.out
+    assert main(["--replay", str(tmp_path / "one")]) == 0
+    assert json.loads((tmp_path / "one" / "status.json").read_text())["state"] == "failed"
 
 
 def test_a_file_brings_a_uav_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
