@@ -57,7 +57,7 @@ _PRINTED = {
             *("ablation", "predicted", "stages", "algorithms", "no_fly"),
             *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
             *("ranks", "utilisation", "network_types", "planners", "pilot"),
-            *("cameras", "fields", "fields-larger", "fields-repeated", "fields-lakes"),
+            *("cameras", "fields", "fields-larger", "fields-lakes"),
         )
     },
     **{
@@ -85,7 +85,11 @@ _WORKERS = tuple(
 _SUITE = ("suite", "suite_mixed", "suite_student", "suite_search")
 _TEAMS = ("suite_student_teams", "suite_search_teams")
 _COMPLETED = ("suite_completed", "suite_completed_map")
-_ROUGH = ("suite_rough_student", "suite_rough_earlier_student")
+_ROUGH = tuple(
+    f"suite_rough_{team}{ground}"
+    for ground in ("", "_thermal")
+    for team in ("student", "earlier_student")
+)
 _BUDGET = (f"kernel_budget{_TRAININGS}",)
 TABLES = {
     **{name: Table((file,), _printed) for name, file in _PRINTED.items()},

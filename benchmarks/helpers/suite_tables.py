@@ -152,11 +152,11 @@ def completed_verdicts(results: Json, for_map: Json) -> str:
     return markdown(("policy", "compared with", "worlds", *_COMPLETED), rows)
 
 
-def completed_days(ours: Json, earlier: Json) -> str:
+def completed_days(*results: Json) -> str:
     """Return the differences of the students' completed maps to other maps of the same missions."""
     rows = []
-    for name, world in ours["worlds"].items():
-        before = earlier["worlds"][name]["finals"]["learned"]
+    for name, world, earlier in _days(results):
+        before = earlier["finals"]["learned"]
         maps = {
             "belief of the earlier student": before,
             "its completed map": _of_completed(before),
@@ -171,11 +171,11 @@ def _of_completed(finals: Mapping[str, Any]) -> dict[str, Any]:
     return {metric: finals[done] for done, metric in COMPLETED.items()}
 
 
-def rough_teams(ours: Json, earlier: Json) -> str:
+def rough_teams(*results: Json) -> str:
     """Return the differences of teams trained with disturbances to one without, and planners."""
     rows = []
-    for name, world in ours["worlds"].items():
-        others = {"the earlier student": earlier["worlds"][name]["finals"]["learned"]}
+    for name, world, earlier in _days(results):
+        others = {"the earlier student": earlier["finals"]["learned"]}
         others |= {p.replace("_", " "): world["finals"][p] for p in ("search", "information_gain")}
         rows += _day_rows(name, world, world["finals"]["learned"], others)
     return markdown(_DAYS, rows)
@@ -195,16 +195,21 @@ def _day_rows(
     return rows
 
 
-def rough_search(ours: Json, earlier: Json) -> str:
+def rough_search(*results: Json) -> str:
     """Return ROI entropy / F1 of `search`, by the training of its predictor."""
     rows = [
-        (
-            f"`{name}`",
-            *(_means(each["worlds"][name]["summary"]["search"]) for each in (ours, earlier)),
-        )
-        for name in ours["worlds"]
+        (f"`{name}`", *(_means(world["summary"]["search"]) for world in worlds))
+        for name, *worlds in _days(results)
     ]
     return markdown(("world", "`pretrained:rough_predictor`", "`pretrained:predictor`"), rows)
+
+
+def _days(results: Sequence[Json]) -> list[tuple[str, Json, Json]]:
+    """Return name, flights of ours and of the earlier student by world; `results` alternate."""
+    pairs = zip(results[::2], results[1::2], strict=True)
+    return [
+        (n, w, earlier["worlds"][n]) for ours, earlier in pairs for n, w in ours["worlds"].items()
+    ]
 
 
 def suite_teams(balanced: Json, mixed: Json, student: Json, search: Json) -> str:

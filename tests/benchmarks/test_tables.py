@@ -24,9 +24,8 @@ BESIDE_FILES = {
             *("planners-eager", "planners-graphs"),
         )
     ),
-    *("suite_rough_student", "suite_rough_earlier_student"),
 }
-"""Results of committed code in a folder that also had packages, or the runs that flew."""
+"""Results of committed code in a folder that also had packages."""
 
 
 @pytest.mark.parametrize("page", tables.page_files(), ids=lambda page: page.name)
