@@ -113,7 +113,7 @@ TABLES = {
     },
     "metrics": Table((), pages.metrics),
     "whole_maps": Table(
-        tuple(f"whole_map-{flight}{_TRAININGS}" for flight in ("0755", "1121")), pages.whole_maps
+        tuple(f"whole_map-{flight}{_HERE}" for flight in ("0755", "1121")), pages.whole_maps
     ),
     "sgptools": Table(
         tuple(f"sgptools{terrain}{_TRAININGS}" for terrain in ("", "-random_field", "-elevation")),
