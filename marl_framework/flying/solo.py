@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -42,6 +42,7 @@ from marl_framework.observations.completion import make_completion
 from marl_framework.planners.registry import make_planner
 from marl_framework.planners.team import Checkpoint
 from marl_framework.runs.folder import RunFolder
+from marl_framework.training.signals import handled
 
 ABORT = "abort"
 """File in the run folder that, once it exists, brings the whole team home."""
@@ -85,7 +86,7 @@ def fly_one(
     with torch.no_grad():  # compiles kernels before the flight
         make(environment).act(world.start.clone(), planner_generator(environment, options.seed))
     with ExitStack() as stack:
-        stack.enter_context(_flight_signals())
+        stack.enter_context(handled(_interrupt, (signal.SIGTERM, signal.SIGHUP)))
         link = ZenohRadio(world.number, uav, options.radio, options.listen)
         stack.callback(link.close)
         hardware = _equip(world, uav, link, entries.append, options, stack)
@@ -134,16 +135,10 @@ def fly_one(
     return code
 
 
-@contextmanager
-def _flight_signals() -> Iterator[None]:
-    """Survive a lost terminal; treat SIGTERM as Ctrl-C."""
-    lost = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    ended = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, lost)
-        signal.signal(signal.SIGTERM, ended)
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """Survive a lost terminal (SIGHUP); treat SIGTERM as Ctrl-C."""
+    if number == signal.SIGTERM:
+        raise KeyboardInterrupt
 
 
 def _leave(link: ZenohRadio) -> None:

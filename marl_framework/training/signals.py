@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
@@ -48,10 +48,15 @@ def interruptible(
 
 
 @contextmanager
-def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Install a handler for all `SIGNALS`, except warnings that the caller ignores."""
-    warnings = [number for number in WARNINGS if signal.getsignal(number) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, handler) for number in (*URGENT, *warnings)}
+def handled(
+    handler: Callable[[int, FrameType | None], None], numbers: Sequence[int] = SIGNALS
+) -> Iterator[None]:
+    """Install a handler for signals, except warnings that the caller ignores."""
+    previous = {
+        number: signal.signal(number, handler)
+        for number in numbers
+        if number in URGENT or signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
