@@ -12,7 +12,6 @@ from types import FrameType
 
 import torch
 
-from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import RECORD, SIMULATED
 from marl_framework.config.model import Config
@@ -20,18 +19,16 @@ from marl_framework.deployment.flight_plans import open_plan
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
-from marl_framework.evaluation.mission_page import MissionPage
 from marl_framework.flying.command import Entries, describe, summary, write_own_maps
 from marl_framework.flying.dry_run import (
     area_place,
     check_starts,
     make_pilot,
-    record_of,
     with_time_factor,
 )
 from marl_framework.flying.frame_camera import open_camera
+from marl_framework.flying.live_page import LivePage
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
-from marl_framework.flying.messages import Reading
 from marl_framework.flying.pilot import Pilot
 from marl_framework.flying.protocols import Hardware, Log
 from marl_framework.flying.record import facts_of, recording
@@ -47,7 +44,6 @@ from marl_framework.training.signals import handled
 ABORT = "abort"
 """File in the run folder that, once it exists, brings the whole team home."""
 _PAUSE = 0.05  # of a pilot that waits, by its clock [s]
-_REFRESH = 5  # of a browser [s]
 _EPOCH = 1_767_225_600.0  # 2026-01-01 [s]
 
 
@@ -92,27 +88,29 @@ def fly_one(
         hardware = _equip(world, uav, link, entries.append, options, stack)
 
         def fly(run: RunFolder) -> tuple[Pilot, float]:
+            page = LivePage(run.path / "mission.html", world, options) if options.html else None
             _wait_for_team(link, environment.n_agents, run.path / ABORT)
             ready = hardware.clock.now()
             with recording(run.path / RECORD, facts) as wrap:
                 pilot = make_pilot(world, uav, make, hardware, options.separation, wrap)
-                page = LivePage(run.path / "mission.html", world, pilot, options)
                 while not pilot.over and len(stopped) < 2:
                     try:
                         if not pilot.advance():
                             time.sleep(_PAUSE / options.time_factor)
                         if (run.path / ABORT).exists():
                             pilot.abort(f"the file {ABORT} exists")
-                        page.update()
+                        if page is not None:
+                            page.update(pilot)
                     except KeyboardInterrupt as error:
                         stopped.append(error)
                         pilot.abort("interrupted")
                     except Exception as error:
                         stopped[:] = [error, error]
                         hardware.vehicle.return_home()
-            page.close()
             if len(stopped) < 2:
                 stack.callback(_leave, link)  # also if results cannot be written
+            if page is not None:
+                page.close()
             return pilot, ready
 
         def write(flown: tuple[Pilot, float], run: RunFolder, seconds: float) -> None:
@@ -144,43 +142,6 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 def _leave(link: ZenohRadio) -> None:
     print("waiting until all UAVs have landed", flush=True)
     link.leave()
-
-
-class LivePage:
-    """A page of what one UAV knows, renewed after each of its readings, if `options.html`.
-
-    If it cannot be written, a warning says so, and the page stays as it is. It shows the map of
-    `world` unless the camera is real.
-    """
-
-    def __init__(self, path: Path, world: World, pilot: Pilot, options: argparse.Namespace) -> None:
-        self._path, self._world, self._pilot, self._name = path, world, pilot, f"UAV {options.uav}"
-        self._shows_truth, self._renewed = options.camera == SIMULATED, options.html
-        self._readings: list[Reading] = []
-        self._moves = 0
-
-    def update(self) -> None:
-        """Write the page again if the pilot has fused a reading."""
-        pilot, moments = self._pilot, self._pilot.knowledge.moments
-        if self._renewed and len(moments) > self._moves:
-            self._moves = len(moments)
-            heard = (pilot.inbox.get(Reading, uav, pilot.move) for uav in moments[-1].heard)
-            self._readings += [pilot.reading, *(reading for reading in heard if reading)]
-            self._write(_REFRESH)
-
-    def close(self) -> None:
-        """Write the page for the last time; browsers then stop reloading it."""
-        if self._renewed and self._moves:
-            self._write(None)
-
-    def _write(self, refresh: int | None) -> None:
-        record = record_of(self._world, self._readings, self._pilot.move, self._name)
-        page = MissionPage({self._name: record}, 0, refresh, self._shows_truth)
-        try:
-            page.write(self._path)
-        except OSError as error:
-            self._renewed = False
-            warn(f"warning: {self._path}: {error.strerror}; the page is not renewed any more")
 
 
 def _equip(
