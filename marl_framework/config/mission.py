@@ -81,6 +81,9 @@ class SensorModelConfig(types.Section):
     """Coefficient a of the exponential model a·(1 - e^(-b·h))."""
     coeff_b: types.Positive = 0.2
     """Coefficient b of the exponential model [1/m]."""
+    adapt: bool = False
+    """Whether each UAV learns from its readings how often its camera errs; see
+    `mission.camera_noise`. Its readings then count as with the `mapping.caution` so learned."""
 
 
 class RasterConfig(types.Section):

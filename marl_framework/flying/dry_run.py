@@ -202,6 +202,7 @@ def record_of(
             if reading := taken_at.get((move, uav)):
                 state.positions[0, uav] = torch.tensor(reading.place)
                 state.readings[0, uav] = lay(env.camera, reading)
+                state.caution[0, uav : uav + 1] = reading.caution
                 frames[0, uav], taken[0, uav] = bool(reading.bits.size), True
         view = env.fusion.view(state, frames.new_ones(1), frames)
         env.fusion.fuse_global(state, view, None if move else env.prior)

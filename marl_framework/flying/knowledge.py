@@ -63,6 +63,17 @@ class Knowledge:
         x, y, z = self.state.positions[0, uav].tolist()
         return x, y, z
 
+    def learn(self, own: Reading) -> float:
+        """Return the caution of the UAV's next reading; see `sensor.model.adapt`."""
+        state, fusion = self.state, self.environment.fusion
+        if not fusion.adapts:
+            return 1.0
+        state.positions[0, self.uav] = torch.tensor(own.place)
+        state.readings.zero_()
+        state.readings[0, self.uav] = lay(self.environment.camera, own)
+        fusion.learn(state, state.readings.flatten(2).any(-1))
+        return state.caution[0, self.uav].item()
+
     def fuse(self, own: Reading, inbox: Inbox) -> list[int]:
         """Fuse the UAV's own reading and those heard after as many moves.
 
@@ -82,6 +93,8 @@ class Knowledge:
             state.positions[0, message.envelope.sender] = torch.tensor(message.place)
         state.heard.copy_(torch.eye(len(team), dtype=torch.bool))
         state.heard[0, uav, list(taken)] = True
+        for sender, reading in taken.items():
+            state.caution[0, sender : sender + 1] = reading.caution
         frames = torch.tensor([[j in taken and bool(taken[j].bits.size) for j in team]])
         view = env.fusion.view(state, frames.new_ones(1), frames)
         # Read the own reading once more, without noise, from a map that has it. This also averages

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -28,6 +28,7 @@ _HEADER = struct.Struct("<2sBBQBHdI")  # magic, version, kind, mission, sender, 
 _CHECKSUM = struct.Struct("<I")
 _POSITION_BODY = struct.Struct("<6HBQ")  # place, next place, stage, lost UAVs as bits
 _GRID = struct.Struct("<5H")  # place, rows, columns
+_CAUTION = struct.Struct("<f")  # only if it is not 1
 _POSITION, _READING, _PLAN = 1, 2, 3  # kinds
 _NO_PLACE = (0xFFFF,) * 3
 MOST_UAVS = 64
@@ -89,6 +90,8 @@ class Reading:
     bits: Bits
     """Whether each cell of the footprint reads as region of interest, [rows, columns]; no rows if
     the camera gave no frame."""
+    caution: float = 1.0
+    """Caution that its UAV has learned; see `sensor.model.adapt`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +124,7 @@ def encode(message: Message) -> bytes:
         case Reading():
             kind, body = _READING, _GRID.pack(*message.place, *message.bits.shape)
             body += np.packbits(message.bits).tobytes()
+            body += b"" if message.caution == 1 else _CAUTION.pack(message.caution)
         case Plan():
             kind, body = _PLAN, _GRID.pack(*message.place, *message.left.shape)
             body += message.left.astype("<f4").tobytes()
@@ -146,9 +150,14 @@ def decode(data: bytes) -> Message:
     if kind in (_READING, _PLAN) and len(body) >= _GRID.size:
         x, y, z, rows, columns = _GRID.unpack_from(body)
         cells, rest = rows * columns, body[_GRID.size :]
-        if kind == _READING and len(rest) == -(-cells // 8):
-            bits = np.unpackbits(np.frombuffer(rest, np.uint8), count=cells).view(np.bool_)
-            return Reading(envelope, (x, y, z), bits.reshape(rows, columns))
+        packed, caution = rest[: -(-cells // 8)], rest[-(-cells // 8) :]
+        if kind == _READING and len(packed) == -(-cells // 8):
+            bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=cells).view(np.bool_)
+            reading = Reading(envelope, (x, y, z), bits.reshape(rows, columns))
+            if not caution:
+                return reading
+            if len(caution) == _CAUTION.size and 0 < (power := _CAUTION.unpack(caution)[0]) < 1:
+                return replace(reading, caution=power)
         if kind == _PLAN and len(rest) == 4 * cells:
             left = np.frombuffer(rest, "<f4").astype(np.float32)
             return Plan(envelope, (x, y, z), left.reshape(rows, columns))

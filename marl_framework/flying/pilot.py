@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -165,7 +166,8 @@ class Pilot:
         if bits is None:
             bits = np.zeros((0, 0), np.bool_)
             self._log("no frame")
-        self.reading = Reading(self._envelope(), place, bits)
+        reading = Reading(self._envelope(), place, bits)
+        self.reading = replace(reading, caution=self.knowledge.learn(reading))
         self._send(self.reading)
         self._begin(Phase.HEARING)
         self._send_position()

@@ -11,6 +11,8 @@ from marl_framework.mission.camera import Camera
 from marl_framework.mission.state import MissionState
 
 _LAGS = (1, 2, 4)  # distances of compared cells
+SUMS = (len(_LAGS) + 1, 2)
+"""Shape of the sums over the readings of one altitude."""
 _LEAST_GROWTH, _SMOOTH_GROWTH = 1.3, 2.0  # of differences between cells at twice the distance
 _SPREAD = 0.05  # standard deviation of real error rates around the assumed ones
 _LOWEST, _HIGHEST = 1e-3, 0.49  # limits of assumed and learned error rates
@@ -23,43 +25,51 @@ class CameraNoise:
     Readings d cells apart have the correlation (1 - 2e)² - b·d^h, with the error rate e and the
     borders b; h is 1 for smooth borders and less for rough ones. Three distances determine e, as
     the nugget of a variogram (Matheron 1963).
+
+    `sums`, [E, Z, *SUMS] float64, or [E, N, Z, *SUMS] to learn of each UAV by itself, replace new
+    sums of E `missions`; `add` changes them.
     """
 
-    def __init__(self, camera: Camera, missions: int) -> None:
+    def __init__(self, camera: Camera, missions: int = 0, sums: Tensor | None = None) -> None:
         self._camera, rates = camera, camera.error_rates.double()
         self._certain = (1 - 2 * rates).unbind(-1)  # of cells of interest, and of others
-        self._sums = rates.new_zeros(missions, len(rates), len(_LAGS), 2)
-        self._cells = rates.new_zeros(missions, len(rates), 2)  # sum of readings, their number
+        shape = missions, len(rates), *SUMS
+        self.sums = rates.new_zeros(shape) if sums is None else sums
 
     def add(self, state: MissionState, taken: Tensor) -> None:
         """Add the latest readings of the UAVs that took one, [E, N] bool."""
+        sums = self._sums_of(state, taken)
+        self.sums += sums if self.sums.dim() == sums.dim() else sums.sum(1)
+
+    def _sums_of(self, state: MissionState, taken: Tensor) -> Tensor:
+        """Return the sums of the latest readings, [E, N, Z, *SUMS]."""
         readings = state.readings * taken[..., None, None]
         if state.inside.numel():  # cells outside a field are read without noise
             cells = self._camera.window_index(self._camera.footprint(state.positions))
             inside = state.inside.flatten(1).unsqueeze(1).expand(-1, cells.shape[1], -1)
             readings *= inside.gather(2, cells).view_as(readings)
-        sums = torch.stack([_products(readings, lag) for lag in _LAGS], -2)
-        levels = one_hot(state.positions[..., 2], self._sums.shape[1]).double()
-        self._sums += torch.einsum("enz,enlk->ezlk", levels, sums)
-        cells = torch.stack((_sum(readings), _sum(readings.abs())), -1).double()
-        self._cells += torch.einsum("enz,enk->ezk", levels, cells)
+        cells = torch.stack((_sum(readings), _sum(readings.abs())), -1)
+        sums = torch.stack([*(_products(readings, lag) for lag in _LAGS), cells], -2)
+        levels = one_hot(state.positions[..., 2], self.sums.shape[-3])
+        return (levels[..., None, None] * sums.unsqueeze(-3)).double()
 
     def assumed_rates(self) -> Tensor:
-        """Return the error rates that readings should have, [E, Z] float64.
+        """Return the error rates that readings should have, [..., Z] float64.
 
         Rates of cells of interest and of others may differ, so they depend on the share of these
         among the cells, as the mean reading tells it.
         """
         inside, outside = self._certain
-        mean = self._cells[..., 0] / self._cells[..., 1].clamp(min=1)
+        total, cells = self.sums[..., -1, :].unbind(-1)
+        mean = total / cells.clamp(min=1)
         share = ((mean + outside) / (inside + outside).clamp(min=1e-9)).clamp(0, 1)
         rates = (1 - (outside**2).lerp(inside**2, share).sqrt()) / 2
         return rates.clamp(_LOWEST, _HIGHEST)
 
     def error_rates(self) -> tuple[Tensor, Tensor]:
-        """Return error rates and their weights relative to the assumed ones, [E, Z] float64."""
-        pairs = self._sums[..., 1]
-        near, far, farther = (self._sums[..., 0] / pairs.clamp(min=1)).unbind(-1)
+        """Return error rates and their weights relative to the assumed ones, [..., Z] float64."""
+        products, pairs = self.sums[..., :-1, :].unbind(-1)
+        near, far, farther = (products / pairs.clamp(min=1)).unbind(-1)
         change = (near - far).clamp(min=1e-6)
         growth = ((far - farther) / change).clamp(_LEAST_GROWTH, _SMOOTH_GROWTH)
         error = (1 - (near + change / (growth - 1)).clamp(0, 1).sqrt()) / 2
@@ -71,16 +81,16 @@ class CameraNoise:
         return error, weight
 
     def caution(self) -> Tensor:
-        """Return the `mapping.caution` that the readings suggest, [E]; 1 if they have no noise.
+        """Return the `mapping.caution` that the readings suggest, [...]; 1 if they have no noise.
 
         It is the mean over altitudes, weighted by the information that the readings should have.
         """
         assumed, (error, weight) = self.assumed_rates(), self.error_rates()
         learned = assumed.lerp(error, weight).clamp(_LOWEST, _HIGHEST)
         power = learned.logit() / assumed.logit()
-        information = self._sums[..., 0, 1] * weight * (1 - entropy(assumed))
-        total = information.sum(1)
-        mean = (power * information).sum(1) / total.clamp(min=1e-9)
+        information = self.sums[..., 0, 1] * weight * (1 - entropy(assumed))
+        total = information.sum(-1)
+        mean = (power * information).sum(-1) / total.clamp(min=1e-9)
         return mean.where(total > 0, 1.0).clamp(max=1).float()
 
 
@@ -89,7 +99,7 @@ def _products(readings: Tensor, lag: int) -> Tensor:
     rows = readings[..., lag:, :] * readings[..., :-lag, :]
     cols = readings[..., lag:] * readings[..., :-lag]
     total, pairs = _sum(rows) + _sum(cols), _sum(rows.abs()) + _sum(cols.abs())
-    return torch.stack((total, pairs), -1).double()
+    return torch.stack((total, pairs), -1)
 
 
 def _sum(values: Tensor) -> Tensor:

@@ -274,6 +274,7 @@ class MissionEnvironment:
             assign(state.moves, moves, mask)
             assign(state.open_share, self.lattice.open_share(moves), mask)
         fill(state.t, 0, mask)
+        fill(state.noise, 0, mask)
         self.blank(state, mask)
         self.disturbances.begin(state, draws, mask)
         self.radio.send(state, draws.first, mask, first=True)
@@ -414,6 +415,7 @@ class MissionEnvironment:
             **{name: zeros(n, dtype=torch.float64) for name in ("limit", "left")},
             **self.disturbances.empty_state(e, n),
             **self.radio.empty_state(e, n, self.camera.window),
+            **self.fusion.empty_state(e, n),
         )
 
     def _repeat_for_missions(self, table: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from marl_framework.kernels import windows
 from marl_framework.kernels.versions import Version, version_for
 from marl_framework.kernels.windows import Maps, View
 from marl_framework.mission.camera import Camera
+from marl_framework.mission.camera_noise import SUMS, CameraNoise
 from marl_framework.mission.reward import Utility, utility
-from marl_framework.mission.state import MissionState
+from marl_framework.mission.state import MissionState, empty_fields
 
 
 class Fusion:
@@ -20,12 +21,14 @@ class Fusion:
     Attributes:
         version: kernel version; by default the fastest for the camera's device.
         tracks_uncertainty: whether pooled uncertainties are kept up to date.
+        adapts: whether UAVs learn how often their cameras err.
         draws_bits: whether the kernel draws sensor noise itself, from one key per mission.
     """
 
     def __init__(self, config: Config, camera: Camera, version: Version | None = None) -> None:
         self.version = version or version_for(config.compute, camera.odds.device)
         self.tracks_uncertainty = config.observation.sees_uncertainty
+        self.adapts = config.sensor.model.adapt
         self.draws_bits = self.version is Version.TRITON
         self._camera = camera
         self._prior = config.mapping.prior
@@ -53,6 +56,10 @@ class Fusion:
         """
         view, prior = self.view(state, running, frames), self._prior if blank else None
         self.read(state, view, bits, shift)
+        if self.adapts:
+            taken = state.active & running.unsqueeze(1)
+            self.learn(state, taken if frames is None else taken & frames)
+            view = view._replace(odds=self._odds(state.positions, state.caution))
         gain = self.fuse_global(state, view, prior)
         self.fuse_own(state, view, prior=prior)
         return gain
@@ -60,16 +67,45 @@ class Fusion:
     def view(self, state: MissionState, running: Tensor, frames: Tensor | None = None) -> View:
         """Return the UAVs' footprints and odds, and the missions to update, for the kernels."""
         boxes = self._camera.team_boxes(state.positions, state.active)
-        return self._view(state.positions, boxes, running, frames)
+        return self._view(state.positions, boxes, running, frames, state.caution)
 
     def _view(
-        self, positions: Tensor, boxes: Tensor, running: Tensor, frames: Tensor | None
+        self,
+        positions: Tensor,
+        boxes: Tensor,
+        running: Tensor,
+        frames: Tensor | None,
+        caution: Tensor,
     ) -> View:
         if frames is not None:  # a lost frame has no rows
             first, end, rest = boxes.split((1, 1, 6), dim=-1)
             boxes = torch.cat((first, end.where(frames.unsqueeze(-1), first), rest), dim=-1)
-        odds = self._camera.optics.odds[positions[..., 2]]
+        odds = self._odds(positions, caution)
         return View(self._camera.optics, positions, boxes, odds, running)
+
+    def _odds(self, positions: Tensor, caution: Tensor) -> Tensor:
+        """Return the odds of readings, divided by the prior odds, [E, N, 2]."""
+        z = positions[..., 2]
+        if not self.adapts:
+            return self._camera.optics.odds[z]
+        # In float64, so that the result is the same in batches of all sizes.
+        odds = self._camera.odds.double()[z] ** caution.double().unsqueeze(-1)
+        return (odds * ((1 - self._prior) / self._prior)).float()
+
+    def learn(self, state: MissionState, taken: Tensor) -> None:
+        """Learn from the readings of the UAVs that took one, [E, N] bool; see `CameraNoise`."""
+        noise = CameraNoise(self._camera, sums=state.noise)
+        noise.add(state, taken)
+        state.caution.copy_(noise.caution())
+
+    def empty_state(self, num_envs: int, n_agents: int) -> dict[str, Tensor]:
+        """Return the fields of `MissionState` for `learn`, empty without `sensor.model.adapt`."""
+        levels, on = len(self._camera.odds), self.adapts
+        shapes = {
+            "noise": (on, (n_agents, levels, *SUMS), torch.float64),
+            "caution": (on, (n_agents,), torch.float32),
+        }
+        return empty_fields(shapes, num_envs, self._camera.odds.device)
 
     def read(
         self, state: MissionState, view: View, bits: Tensor, shift: Tensor | None = None
@@ -101,6 +137,7 @@ class Fusion:
         state: MissionState,
         positions: Tensor,
         readings: Tensor,
+        caution: Tensor,
         arrives: Tensor,
         running: Tensor,
     ) -> None:
@@ -110,11 +147,12 @@ class Fusion:
             state: missions, updated in place.
             positions: positions of the readings, [E, N, 3] int64.
             readings: see `windows.read`.
+            caution: caution of the readings, [E, N]; of size 0 without `sensor.model.adapt`.
             arrives: whether UAV i gets the reading of UAV j now, [E, N, N] bool.
             running: missions to update, [E] bool.
         """
         taken = readings.flatten(2).any(-1)
-        view = self._view(positions, self._camera.boxes(positions), running, taken)
+        view = self._view(positions, self._camera.boxes(positions), running, taken, caution)
         maps = self._own_maps(state, None)
         windows.fuse_own(self.version, view, readings.contiguous(), arrives, maps, False)
 

@@ -84,6 +84,7 @@ class Radio:
         for past, now in (
             (state.past_positions, state.positions),
             (state.past_readings, state.readings),
+            (state.past_caution, state.caution),
         ):
             assign(past, torch.cat((now.unsqueeze(1), past[:, :-1]), dim=1), running)
 
@@ -93,7 +94,8 @@ class Radio:
             arrives = state.delays[:, age] == age
             if self._has_inactive:
                 arrives = arrives & state.active.unsqueeze(2)
-            past = state.past_positions[:, age - 1], state.past_readings[:, age - 1]
+            k = age - 1
+            past = state.past_positions[:, k], state.past_readings[:, k], state.past_caution[:, k]
             self._fusion.fuse_late(state, *past, arrives, running)
 
     def empty_state(
@@ -107,6 +109,7 @@ class Radio:
             "late": (most > 0, (n, n), torch.int8),
             "past_positions": (most > 0, (most, n, 3), torch.int64),
             "past_readings": (most > 0, (most, n, *window), torch.int8),
+            "past_caution": (most > 0, (most, n * self._fusion.adapts), torch.float32),
         }
         return empty_fields(shapes, num_envs, self._delays.device)
 

@@ -112,6 +112,13 @@ class MissionState(Seen):
     """Positions 1 to D moves ago, [E, D, N, 3] int64."""
     past_readings: Tensor
     """Readings 1 to D moves ago, [E, D, N, K_x, K_y] int8."""
+    # With `sensor.model.adapt`, else of size 0:
+    noise: Tensor
+    """Sums of each UAV's readings, see `CameraNoise.sums`, [E, N, Z, 4, 2] float64."""
+    caution: Tensor
+    """Caution that each UAV has learned from its readings, [E, N] float32."""
+    past_caution: Tensor
+    """Caution 1 to D moves ago, [E, D, N] float32."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and tensor of each field."""

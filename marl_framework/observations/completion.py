@@ -33,6 +33,8 @@ class MapCompletion:
         self._prediction = MapPrediction(self._view, network, "float32")
         prior = config.mapping.prior
         self._prior, self._caution = math.log(prior / (1 - prior)), config.evaluation.caution
+        if self._caution is None and config.sensor.model.adapt:
+            self._caution = 1.0  # beliefs count it already
         device, spacing = lattice.offsets.device, config.experiment.constraints.spacing
         self._weights = [
             _interpolation(positions, cells, size / spacing).to(device)

@@ -19,7 +19,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "lossy": {"uav": LOSSY},
     "rough": {
         "uav": BURSTS,
-        "sensor": {"reality": {"factor": 1.5, "lost_frames": 0.3}},
+        "sensor": {"model": {"adapt": True}, "reality": {"factor": 1.5, "lost_frames": 0.3}},
         "mapping": {"prior": 0.3, "caution": 0.8},
         "constraints": {"obstacles": {"number": 2}},
     },

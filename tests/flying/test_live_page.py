@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -33,7 +34,7 @@ def watched(folder: Path, path: Path, watch: Callable[[int, Callable[[], None]],
 
 
 def test_the_page_of_a_uav_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen = tmp_path / "mission.html", list[tuple[int, dict]]()
+    path, seen = tmp_path / "mission.html", list[tuple[int, dict[str, Any]]]()
     wanted = [6, 4]  # not 5: some readings may be skipped
     monkeypatch.setattr(live_page, "MissionPage", here := Mock(wraps=MissionPage))
 

@@ -16,6 +16,7 @@ from torch.special import ndtri
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_from_dict
 from marl_framework.kernels.cells import bayes_update
+from marl_framework.mission.camera_noise import CameraNoise
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.state import MissionState, ResetDraws, StepDraws
 from marl_framework.observations.builder import ObservationBuilder
@@ -55,6 +56,7 @@ class PlainMission:
         prior = env.config.mapping.prior
         self.own = torch.full((N, *env.camera.shape), prior)
         self.shared = torch.full(env.camera.shape, prior)
+        self.noises = [CameraNoise(env.camera, 1) for _ in range(N)]
         self.lost: dict[tuple[int, int], bool] = {}
         self.messages: list[tuple[int, int, int, int, Tensor, Tensor, Tensor]] = []
         self.t = 0
@@ -68,6 +70,10 @@ class PlainMission:
              for i in range(N)]
         )  # fmt: skip
         odds = camera.odds[position[:, 2]]
+        if self.env.fusion.adapts:  # of its own camera, from its own readings
+            for i, noise in enumerate(self.noises):
+                noise.add(state[e : e + 1], (flying & (torch.arange(N) == i)).unsqueeze(0))
+            odds = odds ** torch.cat([noise.caution() for noise in self.noises]).unsqueeze(1)
         for i, j in product(range(N), range(N)):
             if i == j or not (flying[i] and flying[j]):
                 self.loses(i, j, draws)  # the link's state goes on
@@ -151,6 +157,7 @@ spread = st.one_of(st.floats(0.01, 1), st.just({"low": 0.2, "high": 1.0}), st.ju
     ),
     delay=st.sampled_from([0, 1, (0, 2), (0, 1, 3)]),
     crash_rate=st.sampled_from([0.0, 0.2]),
+    adapt=st.booleans(),
     compiled=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=25)
@@ -162,6 +169,7 @@ def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
     failures: tuple[float, Any],
     delay: Any,
     crash_rate: float,
+    adapt: bool,
     compiled: bool,
 ) -> None:
     uav = {
@@ -173,7 +181,8 @@ def test_a_disturbed_mission_equals_a_loop_over_its_uavs(
         "agents": N, "dims": (20.0, 15.0), "pixels": (5, 7), "seed": seed,
         "compute": {"compile": compiled}, "observation": {"uncertainty": True},
     }  # fmt: skip
-    config = small_config(uav=uav, sensor={"reality": reality}, **options)
+    sensor = {"model": {"adapt": adapt}, "reality": reality}
+    config = small_config(uav=uav, sensor=sensor, **options)
     env = MissionEnvironment(config, E, "cpu")
     prompt = small_config(uav=uav | {"delay": 0}, **options)
     builder = ObservationBuilder(config, env.lattice, env.camera)
