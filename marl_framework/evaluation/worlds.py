@@ -47,6 +47,7 @@ _OFF: dict[tuple[str, ...], Callable[[Any], bool]] = {
     ("experiment", "uav", "failure_burst"): lambda burst: burst is None,
     ("experiment", "uav", "position_error"): lambda error: not any(error.values()),
     ("sensor", "simulation", "raster", "whole"): lambda whole: not whole,
+    ("sensor", "model", "adapt"): lambda adapt: not adapt,
     ("sensor", "reality"): lambda reality: reality == SensorRealityConfig().model_dump(),
     ("mapping", "caution"): lambda caution: caution == 1,
     ("environment", "area"): lambda areas: areas is None,

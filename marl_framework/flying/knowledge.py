@@ -65,13 +65,13 @@ class Knowledge:
 
     def learn(self, own: Reading) -> float:
         """Return the caution of the UAV's next reading; see `sensor.model.adapt`."""
-        state, fusion = self.state, self.environment.fusion
-        if not fusion.adapts:
+        state, env = self.state, self.environment
+        if not env.camera.adapts:
             return 1.0
         state.positions[0, self.uav] = torch.tensor(own.place)
         state.readings.zero_()
-        state.readings[0, self.uav] = lay(self.environment.camera, own)
-        fusion.learn(state, state.readings.flatten(2).any(-1))
+        state.readings[0, self.uav] = lay(env.camera, own)
+        env.fusion.learn(state, state.readings.flatten(2).any(-1))
         return state.caution[0, self.uav].item()
 
     def fuse(self, own: Reading, inbox: Inbox) -> list[int]:

@@ -67,6 +67,7 @@ class Camera:
         window: size of the largest footprint, clipped to the map, (K_x, K_y).
         model_rates: miss and false-alarm probabilities of `sensor.model`, [Z, 2] float32.
         error_rates: the same, as UAVs assume them with `mapping.caution`, [Z, 2] float32.
+        adapts: whether UAVs learn how often their cameras err, `sensor.model.adapt`.
         odds, shift: `sensor.reading_odds` and `sensor.reading_shift`, [Z, 2] float32.
         sides: footprint sides (along x, along y) by altitude [cells].
         optics: tables that the kernels read.
@@ -100,9 +101,11 @@ class Camera:
         self.model_rates = rates.to(device=device, dtype=torch.float32)
         assumed = cautious_rates(rates, config.mapping.caution)
         self.error_rates = assumed.to(device=device, dtype=torch.float32)
+        self.adapts = config.sensor.model.adapt
         self.odds = reading_odds(self.error_rates)
         self.shift = reading_shift(self.error_rates)
         prior = config.mapping.prior
+        self._prior_odds = prior / (1 - prior)
         self.optics = Optics(
             sides=torch.tensor(self.sides).T.contiguous().to(device),
             flip_below=flip_thresholds(rates).to(device),
@@ -115,6 +118,22 @@ class Camera:
         # Alternate rows and columns, in the field order of `Footprint`.
         order = torch.tensor((0, 1, 4, 5, 2, 6, 3, 7), device=device)
         self.box_table = torch.cat((rows, cols), -1)[..., order]
+
+    def rates(self, z: Tensor, caution: Tensor) -> Tensor:
+        """Return the error rates that UAVs assume at altitude indices z, [..., 2].
+
+        `caution`, see `MissionState.caution`, is broadcastable to z; unused unless `adapts`.
+        """
+        rates = self.error_rates[z]
+        return cautious_rates(rates, caution.unsqueeze(-1)) if self.adapts else rates
+
+    def relative_odds(self, z: Tensor, caution: Tensor) -> Tensor:
+        """Return the odds of both readings at these rates, divided by the prior odds, [..., 2]."""
+        if not self.adapts:
+            return self.optics.odds[z]
+        # In float64, so that the result is the same in batches of all sizes.
+        odds = self.odds.double()[z] ** caution.double().unsqueeze(-1)
+        return (odds / self._prior_odds).float()
 
     def footprint(self, positions: Tensor) -> Footprint:
         """Return footprints at positions [E, N, 3], as half-open ranges clipped to the map."""

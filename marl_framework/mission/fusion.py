@@ -21,14 +21,12 @@ class Fusion:
     Attributes:
         version: kernel version; by default the fastest for the camera's device.
         tracks_uncertainty: whether pooled uncertainties are kept up to date.
-        adapts: whether UAVs learn how often their cameras err.
         draws_bits: whether the kernel draws sensor noise itself, from one key per mission.
     """
 
     def __init__(self, config: Config, camera: Camera, version: Version | None = None) -> None:
         self.version = version or version_for(config.compute, camera.odds.device)
         self.tracks_uncertainty = config.observation.sees_uncertainty
-        self.adapts = config.sensor.model.adapt
         self.draws_bits = self.version is Version.TRITON
         self._camera = camera
         self._prior = config.mapping.prior
@@ -56,10 +54,11 @@ class Fusion:
         """
         view, prior = self.view(state, running, frames), self._prior if blank else None
         self.read(state, view, bits, shift)
-        if self.adapts:
+        if self._camera.adapts:
             taken = state.active & running.unsqueeze(1)
             self.learn(state, taken if frames is None else taken & frames)
-            view = view._replace(odds=self._odds(state.positions, state.caution))
+            odds = self._camera.relative_odds(state.positions[..., 2], state.caution)
+            view = view._replace(odds=odds)
         gain = self.fuse_global(state, view, prior)
         self.fuse_own(state, view, prior=prior)
         return gain
@@ -80,27 +79,22 @@ class Fusion:
         if frames is not None:  # a lost frame has no rows
             first, end, rest = boxes.split((1, 1, 6), dim=-1)
             boxes = torch.cat((first, end.where(frames.unsqueeze(-1), first), rest), dim=-1)
-        odds = self._odds(positions, caution)
+        odds = self._camera.relative_odds(positions[..., 2], caution)
         return View(self._camera.optics, positions, boxes, odds, running)
 
-    def _odds(self, positions: Tensor, caution: Tensor) -> Tensor:
-        """Return the odds of readings, divided by the prior odds, [E, N, 2]."""
-        z = positions[..., 2]
-        if not self.adapts:
-            return self._camera.optics.odds[z]
-        # In float64, so that the result is the same in batches of all sizes.
-        odds = self._camera.odds.double()[z] ** caution.double().unsqueeze(-1)
-        return (odds * ((1 - self._prior) / self._prior)).float()
-
     def learn(self, state: MissionState, taken: Tensor) -> None:
-        """Learn from the readings of the UAVs that took one, [E, N] bool; see `CameraNoise`."""
+        """Learn from the readings of the UAVs that took one, [E, N] bool; see `CameraNoise`.
+
+        The caution is rounded to fifths: if it changed with each reading, readings for and against
+        a cell would not cancel out, which lowers F1 even if the camera errs as assumed.
+        """
         noise = CameraNoise(self._camera, sums=state.noise)
         noise.add(state, taken)
-        state.caution.copy_(noise.caution())
+        state.caution.copy_((noise.caution() * 5).round().clamp(min=1) / 5)
 
     def empty_state(self, num_envs: int, n_agents: int) -> dict[str, Tensor]:
         """Return the fields of `MissionState` for `learn`, empty without `sensor.model.adapt`."""
-        levels, on = len(self._camera.odds), self.adapts
+        levels, on = len(self._camera.odds), self._camera.adapts
         shapes = {
             "noise": (on, (n_agents, levels, *SUMS), torch.float64),
             "caution": (on, (n_agents,), torch.float32),

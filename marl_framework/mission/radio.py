@@ -27,6 +27,7 @@ class Radio:
         self.has_bursts = uav.failure_burst is not None
         self._delays = torch.tensor(choices(uav.delay), device=lattice.offsets.device)
         self.most_delay = max(choices(uav.delay))
+        self._adapts = config.sensor.model.adapt
         self._has_inactive = config.missions.has_inactive
         self._lattice, self._fusion = lattice, fusion
 
@@ -109,7 +110,7 @@ class Radio:
             "late": (most > 0, (n, n), torch.int8),
             "past_positions": (most > 0, (most, n, 3), torch.int64),
             "past_readings": (most > 0, (most, n, *window), torch.int8),
-            "past_caution": (most > 0, (most, n * self._fusion.adapts), torch.float32),
+            "past_caution": (most > 0, (most, n if self._adapts else 0), torch.float32),
         }
         return empty_fields(shapes, num_envs, self._delays.device)
 

@@ -101,12 +101,13 @@ def reading_odds(rates: Tensor) -> Tensor:
     return torch.stack(((1 - miss) / false_alarm, miss / (1 - false_alarm)), -1)
 
 
-def cautious_rates(rates: Tensor, caution: float) -> Tensor:
+def cautious_rates(rates: Tensor, caution: float | Tensor) -> Tensor:
     """Return the rates of a camera whose `reading_odds` are those of `rates` to a power.
 
-    `rates` are miss and false-alarm probabilities, [..., 2]; `caution` is the power.
+    `rates` are miss and false-alarm probabilities, [..., 2]; `caution` is the power, a number or
+    [..., 1].
     """
-    if caution == 1:
+    if isinstance(caution, float) and caution == 1:
         return rates
     positive, negative = reading_odds(rates).pow(caution).unbind(-1)
     false_alarm = (1 - negative) / (positive - negative)

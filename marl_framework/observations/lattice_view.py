@@ -16,7 +16,7 @@ from marl_framework.kernels.versions import Version, version_for
 from marl_framework.mission.accuracy import GPU_CELLS
 from marl_framework.mission.camera import Camera
 from marl_framework.mission.lattice import Lattice
-from marl_framework.mission.sensor import entropy_left
+from marl_framework.mission.sensor import cautious_rates, entropy_left
 
 TIE_WEIGHT = 1e-3
 """Weight of the entropy around a goal, which only breaks ties."""
@@ -42,6 +42,7 @@ class LatticeView:
     Attributes:
         moves: number of moves of the longest mission.
         has_inactive: whether some UAVs may be inactive.
+        adapts: whether UAVs learn how often their cameras err.
         reach: number of positions away from a UAV at which its reading can remove entropy, at most.
         compute: settings of the device.
         version: kernel backend (plain, loops or Triton).
@@ -77,24 +78,26 @@ class LatticeView:
         self._part_ends = [each.cumsum(0).long() for each in numbers]
         self._part_cells = numbers[0].unsqueeze(1) * numbers[1]
         self._unit = lattice.shape[0] * lattice.shape[1] / (camera.shape[0] * camera.shape[1])
-        self._build_tables(shares, 1 - entropy_left(camera.error_rates).to(device))
+        self.adapts = camera.adapts
+        self._rates = camera.error_rates.to(device)
+        self._build_tables(shares)
 
-    def _build_tables(self, shares: list[Tensor], reduction: Tensor) -> None:
+    def _build_tables(self, shares: list[Tensor]) -> None:
         """Build the tables from footprint coverage and the sensor's entropy reduction."""
-        shape, device = self.lattice.shape, reduction.device
+        shape, device = self.lattice.shape, self._rates.device
         along = [torch.arange(n, device=device) for n in shape]
         distances = [(index.unsqueeze(1) - index).abs() for index in along[:2]]
         near = [torch.exp(-math.log(2) * moves) for moves in distances]  # ½ per move
         places = torch.cartesian_prod(*along)
         x, y, z = places.unbind(-1)
         goals = self.lattice.places(self.lattice.nearest_destinations(places))
-        shares = [shares[0] * reduction.unsqueeze(-1), shares[1]]
+        reduction = 1 - entropy_left(self._rates)
         # Factors along each axis, of readings and of the entropy around positions, [P, Z, P].
         self._axes = [
             (share, weights.unsqueeze(1).expand_as(share))
             for share, weights in zip(shares, near, strict=True)
         ]
-        rows, cols = shares[0][x, z], shares[1][y, z]
+        rows, cols = (shares[0] * reduction.unsqueeze(-1))[x, z], shares[1][y, z]
         self.tables = Tables(goals, rows, cols, near[0][x], near[1][y])
         self._build_goal_tables()
 
@@ -104,11 +107,12 @@ class LatticeView:
         self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
         self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
 
-    def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int]) -> LatticeView:
+    def windows(self, x: Tensor, y: Tensor, sides: tuple[int, int], caution: Tensor) -> LatticeView:
         """Return the view of one window of the lattice for each of E missions, for searches.
 
         Window e begins at position (x[e], y[e]) and has U × V positions, `sides`. Position (u, v)
-        of it is (e·U + u, v) of the view, whose maps are [E, …, U, V].
+        of it is (e·U + u, v) of the view, whose maps are [E, …, U, V]. `caution`: that of the UAVs,
+        [E, 1]; unused unless `adapts`.
         """
         part, (across, along), levels = copy.copy(self), sides, self.lattice.shape[2]
         part.lattice = copy.copy(self.lattice)
@@ -127,8 +131,13 @@ class LatticeView:
             for table in self._axes[axis]:  # [P, Z, P]
                 window = table[at.unsqueeze(2), :, at.unsqueeze(1)].movedim(-1, 2)
                 window = window.unsqueeze(2 - axis).expand(*size, side)
-                tables.append(window.flatten(0, 3))
-        rows, near_rows, cols, near_cols = tables
+                tables.append(window)
+        rates = self._rates
+        if self.adapts:
+            rates = cautious_rates(rates, caution.unsqueeze(-1))
+        reduction = (1 - entropy_left(rates)).view(-1, 1, 1, levels, 1)
+        tables[0] = tables[0] * reduction
+        rows, near_rows, cols, near_cols = (table.flatten(0, 3) for table in tables)
         goals = part.lattice.places(goals.flatten(0, 1))
         part.tables = Tables(goals, rows, cols, near_rows, near_cols)
         if self.version is not Version.LOOPS:

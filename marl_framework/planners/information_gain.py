@@ -64,7 +64,6 @@ class InformationGainPlanner:
     ) -> None:
         self._lattice, self._camera, self._version = lattice, camera, version
         self._communication = communication
-        self._remaining = entropy_left(camera.error_rates)
         in_cache = version is Version.PLAIN and not lattice.offsets.is_cuda
         cells = _CACHED_CELLS if in_cache else _MOST_CELLS
         self.chunk = max(1, cells // math.prod(camera.window))
@@ -105,9 +104,10 @@ class InformationGainPlanner:
         """
         others = torch.stack([goals[:, 0], *chosen], dim=1)[:, 1:]
         known = state.heard[:, i, :i] & state.active[:, :i] & self._communication
-        kept = self._remaining[others[..., 2]].where(known, 1.0)
-        rates = self._camera.error_rates[goals[..., 2]]
-        odds = self._camera.optics.odds[goals[..., 2]]
+        others_rates = self._camera.rates(others[..., 2], state.caution[:, :i])
+        kept = entropy_left(others_rates).where(known, 1.0)
+        z, caution = goals[..., 2], state.caution[:, i : i + 1]
+        rates, odds = self._camera.rates(z, caution), self._camera.relative_odds(z, caution)
         if self._version is Version.LOOPS:
             boxes, other_boxes = self._camera.boxes(goals), self._camera.boxes(others)
             return footprint_gains(state.beliefs, i, allowed, boxes, rates, odds, other_boxes, kept)

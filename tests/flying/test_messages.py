@@ -36,10 +36,11 @@ ENVELOPES = st.builds(
     st.integers(0, 2**32 - 1),
 )
 LOST = st.frozensets(st.integers(0, 63))
+CAUTIONS = st.just(1.0) | st.floats(0, 1, exclude_min=True, width=32)
 SIZES = arrays.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=20)
 MESSAGES = st.one_of(
     st.builds(Position, ENVELOPES, PLACES, st.none() | PLACES, st.sampled_from(Stage), LOST),
-    st.builds(Reading, ENVELOPES, PLACES, arrays.arrays(np.bool_, SIZES)),
+    st.builds(Reading, ENVELOPES, PLACES, arrays.arrays(np.bool_, SIZES), CAUTIONS),
     st.builds(Plan, ENVELOPES, PLACES, arrays.arrays(np.float32, SIZES)),
 )
 

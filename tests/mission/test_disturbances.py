@@ -70,10 +70,11 @@ class PlainMission:
              for i in range(N)]
         )  # fmt: skip
         odds = camera.odds[position[:, 2]]
-        if self.env.fusion.adapts:  # of its own camera, from its own readings
+        if camera.adapts:  # of its own camera, from its own readings
             for i, noise in enumerate(self.noises):
                 noise.add(state[e : e + 1], (flying & (torch.arange(N) == i)).unsqueeze(0))
-            odds = odds ** torch.cat([noise.caution() for noise in self.noises]).unsqueeze(1)
+            learned = torch.cat([noise.caution() for noise in self.noises])
+            odds = odds ** (learned.mul(5).round().clamp(min=1) / 5).unsqueeze(1)
         for i, j in product(range(N), range(N)):
             if i == j or not (flying[i] and flying[j]):
                 self.loses(i, j, draws)  # the link's state goes on

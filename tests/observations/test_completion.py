@@ -89,11 +89,13 @@ def test_a_record_measures_the_completed_map() -> None:
     assert completion is not None
     caution = record.metrics["learned_caution"][: len(record.belief), 0]
     torch.testing.assert_close(record.completed, completion(record.belief, caution))
-    fixed = make_completion(small_config(evaluation={"caution": 0.7}), lattice)
-    assert fixed is not None
-    expected = completion(record.belief, torch.full_like(caution, 0.7))
-    for given in (None, caution):
-        torch.testing.assert_close(fixed(record.belief, given), expected)
+    adapts = {"model": {"adapt": True}}  # beliefs count the learned caution already
+    for changes, fixed in (({"evaluation": {"caution": 0.7}}, 0.7), ({"sensor": adapts}, 1.0)):
+        complete = make_completion(small_config(**changes), lattice)
+        assert complete is not None
+        expected = completion(record.belief, torch.full_like(caution, fixed))
+        for given in (None, caution):
+            torch.testing.assert_close(complete(record.belief, given), expected)
     seen = record.truth.new_ones(record.completed.shape)  # ROI entropy and F1 need no `seen`
     expected = map_metrics(record.completed, record.truth, seen)
     for name in ("roi_entropy", "f1"):

@@ -138,7 +138,8 @@ class SearchPlanner:
             affordable = moves if level_moves is None else moves.minimum(level_moves[:, i])
             place = state.positions[:, i]
             expected = entropy[:, i] * windows.cut(plans[:, i], place).prod(1)
-            problem = Problem(place, mask, state.moves, expected, affordable, most)
+            caution = state.caution[:, i : i + 1]
+            problem = Problem(place, mask, state.moves, expected, affordable, caution, most)
             action, left, gains = self._find(problem)
             if gains is not None:
                 scores[:, i] = gains.where(mask, 0.0)

@@ -22,6 +22,8 @@ class Problem(NamedTuple):
     """Entropy around each lattice position, [E, X, Y]."""
     horizon: Tensor
     """Number of moves left, [E]."""
+    caution: Tensor
+    """Caution of the UAV, [E, 1]; see `MissionState.caution`."""
     max_horizon: int
     """Upper bound of `horizon`."""
 

@@ -17,7 +17,7 @@ class Windows:
 
     Attributes:
         sides: number of positions, (U, V).
-        is_whole: whether every window is the whole lattice.
+        is_whole: whether all missions share one window, the whole lattice.
     """
 
     def __init__(self, view: LatticeView, horizon: int) -> None:
@@ -26,7 +26,7 @@ class Windows:
         self._reach = horizon + view.reach
         side = 2 * self._reach + 1
         self.sides = min(side, self._shape[0]), min(side, self._shape[1])
-        self.is_whole = self.sides == self._shape
+        self.is_whole = self.sides == self._shape and not view.adapts
 
     def elements(self, search: BeamSearch) -> int:
         """Return the size of the largest array of a search for one mission."""
@@ -79,7 +79,7 @@ class Windows:
         moves = problem.allowed_moves[mission.view(-1, 1, 1), rows, cols]  # [E, U, V, Z, A]
         place = problem.position - torch.stack((x - mission * self.sides[0], y, 0 * y), -1)
         local = problem._replace(position=place, allowed_moves=moves.flatten(0, 1).unsqueeze(0))
-        view = self._view.windows(x, y, self.sides)
+        view = self._view.windows(x, y, self.sides, problem.caution)
         return search.over(view).search(local)
 
     def _cells(self, positions: Tensor, parts: int) -> tuple[Tensor, Tensor]:
