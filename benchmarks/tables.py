@@ -57,7 +57,7 @@ _PRINTED = {
             *("ablation", "predicted", "stages", "algorithms", "no_fly"),
             *("sample_reuse", "adaptive", "search_settings", "coma_navigation"),
             *("ranks", "utilisation", "network_types", "planners", "pilot"),
-            *("cameras", "fields", "fields-larger", "fields-lakes"),
+            *("cameras", "doubt", "fields", "fields-larger", "fields-lakes"),
         )
     },
     **{
