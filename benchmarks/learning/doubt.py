@@ -18,18 +18,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.flights import fly
 from benchmarks.helpers.text import table_text
 from benchmarks.helpers.trainings import Cache
 from marl_framework.config.parts import LEARNED
-from marl_framework.evaluation.comparison import batch_size
-from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import LABELS
 from marl_framework.evaluation.statistics import interval
 from marl_framework.evaluation.suite import SIGNS
 from marl_framework.evaluation.suite_results import verdict
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import Checkpoint, load_team, with_team
+from marl_framework.mission.sensor import error_rates
+from marl_framework.planners.team import Checkpoint, load_team
 
 POLICIES = {
     "student": LEARNED,
@@ -74,7 +72,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 def _caution(job: Job, error: float) -> float:
     """Return the `mapping.caution` of a camera that misreads more cells than the model says."""
-    model = MissionEnvironment(job.config, 1, "cpu").camera.model_rates[0].mean().item()
+    model = error_rates(job.config)[0].mean().item()
     real = model + error
     return math.log((1 - real) / real) / math.log((1 - model) / model)
 
@@ -83,13 +81,8 @@ def _fly(
     job: Job, policy: str, teams: Sequence[Checkpoint | None], overrides: Sequence[str]
 ) -> dict[str, Tensor]:
     """Return each of `METRICS` of all missions, [S, E]."""
-    options, records = job.options, []
-    for team in teams:
-        config = with_overrides(job.config, *overrides)
-        config = config if team is None else with_team(config, team)
-        env = MissionEnvironment(config, batch_size(config, options.missions), job.device, "test")
-        planner = make_planner(POLICIES[policy], env, team)
-        records.append(evaluate(env, planner, options.missions, options.seed, curves=False))
+    config = with_overrides(job.config, *overrides)
+    records = [fly(job, config, POLICIES[policy], team) for team in teams]
     return {name: torch.stack([r.metrics[name][:, -1] for r in records]) for name in METRICS}
 
 

@@ -17,16 +17,13 @@ import numpy as np
 
 from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.flights import fly
 from benchmarks.helpers.text import table_text
 from benchmarks.helpers.trainings import Cache
 from marl_framework.config.parts import LEARNED
-from marl_framework.evaluation.comparison import batch_size
-from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import LABELS, METRICS
 from marl_framework.evaluation.statistics import worst_tenth
-from marl_framework.mission.environment import MissionEnvironment
-from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import load_team, with_team
+from marl_framework.planners.team import load_team
 
 POLICIES = {"student": LEARNED, "search": "search", "information_gain": "information_gain"}
 """Planner of each policy."""
@@ -52,11 +49,8 @@ def measure(job: Job) -> dict[str, Any]:
             continue
         keys = f"failure_rate={loss}", "failure_burst=10", f"delay={delay}"
         config = with_overrides(job.config, *(f"experiment.uav.{key}" for key in keys))
-        if policy == "student":
-            config = with_team(config, student)
-        env = MissionEnvironment(config, batch_size(config, options.missions), job.device, "test")
-        planner = make_planner(POLICIES[policy], env, student)
-        record = evaluate(env, planner, **flown, curves=False)
+        team = student if policy == "student" else None
+        record = fly(job, config, POLICIES[policy], team)
         for metric, sign in METRICS.items():
             finals = record.metrics[metric][:, -1]
             worst = worst_tenth(finals[None], sign)["mean"]
