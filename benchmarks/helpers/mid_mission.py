@@ -59,7 +59,9 @@ def as_plain(config: Config, flown: Round) -> Missions:
     """Return copies for the one-at-a-time baseline, after the readings."""
     env = MissionEnvironment(config, len(flown.bits), "cpu")
     camera, state = env.camera, flown.state.clone()
-    env.measure(state, flown.bits)
+    view = env.fusion.view(state, torch.ones(len(flown.bits), dtype=torch.bool))
+    env.fusion.read(state, view, flown.bits)
+    env.fusion.fuse_own(state, view, takes_heard=False)
     window = camera.footprint(state.positions)
     likelihood = camera.likelihood(state.readings, state.positions).numpy()
     geometry = Geometry.of(config)
@@ -97,10 +99,13 @@ class Batch:
     def __init__(self, config: Config, flown: Round) -> None:
         self.state, self._bits = flown.state, flown.bits
         self._env = MissionEnvironment(config, len(self._bits), self._bits.device)
+        self._all = torch.ones(len(self._bits), dtype=torch.bool, device=self._bits.device)
         self._builder = ObservationBuilder(config, self._env.lattice, self._env.camera)
 
     def all_of_it(self) -> Tensor:
         """Take readings, fuse received readings, and return the observation [E, N, C, X, Y]."""
-        self._env.measure(self.state, self._bits)
-        self._env.fuse_heard(self.state)
+        fusion = self._env.fusion
+        view = fusion.view(self.state, self._all)
+        fusion.read(self.state, view, self._bits)
+        fusion.fuse_own(self.state, view)
         return self._builder.actor(self.state)

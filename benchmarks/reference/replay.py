@@ -224,8 +224,9 @@ def replay(
     heard = torch.from_numpy(np.stack([case["heard"] for case in cases]).astype(bool))
 
     state.heard.copy_(environment.radio.hear(state, ~heard.to(environment.device)))
-    environment.fuse_heard(state)
-    utility = environment.fuse_global(state)
+    view = environment.fusion.view(state, state.active.any(1))
+    environment.fusion.fuse_own(state, view, takes_own=False)
+    utility = environment.fusion.fuse_global(state, view)
     observation = builder.actor(state)
     critic = builder.critic(state, actions, observation)
     _, masks = lattice.choose_in_order(state.positions, lambda i, mask: actions[:, i])

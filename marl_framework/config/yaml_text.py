@@ -42,7 +42,8 @@ class _Loader(yaml.SafeLoader):
             raise _error(problem, node)
         try:
             return super().construct_object(node, deep)
-        except (ValueError, ArithmeticError) as error:  # 2024-99-99, or 5000 digits
+        except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            # such as 2024-99-99, 5000 digits, !!int "" or !!timestamp x
             raise _error(f"the value {show(node.value)} cannot be read", node) from error
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:

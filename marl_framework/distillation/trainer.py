@@ -70,7 +70,8 @@ class Distiller(RoundTrainer):
 
         Returns `NAME/TASK` for all metrics of `Lesson.fly` and, when a validation is due, of
         `Lesson.validate`; the actor's mean `loss` over the updates, `critic_loss`, the number of
-        `skipped_updates` that were not finite, and the `teacher_share`.
+        `skipped_updates` that were not finite (a critic's pass over a lesson counts as one), and
+        the `teacher_share`.
         """
         share = self._teacher_share()
         fit_critic: Callable[..., Tensor] | None = getattr(self.algorithm, "fit_critic", None)
@@ -92,7 +93,9 @@ class Distiller(RoundTrainer):
         metrics |= self._make_updates(lambda _: self._loss(samples), norm)
         self._replay = replay[max(len(replay) + 1 - self._settings.replay_rounds, 0) :]
         if critic_losses:
-            metrics["critic_loss"] = torch.stack(critic_losses).mean()
+            losses = torch.stack(critic_losses)
+            metrics["critic_loss"] = losses.mean()
+            metrics["skipped_updates"] = metrics["skipped_updates"] + (~losses.isfinite()).sum()
         self.rounds += 1
         interval = self.config.evaluation.interval
         if interval and (passes(interval, self.rounds - 1, self.rounds) or self.is_over()):
@@ -140,7 +143,8 @@ class Distiller(RoundTrainer):
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Load what `own_state` returned."""
-        self.algorithm.load_state_dict({**state, "training_step": 0})
+        learned = {name: value for name, value in state.items() if name != "replay"}
+        self.algorithm.load_state_dict({**learned, "training_step": 0})
         load_optimizer(self._optimizer, state["student_optimizer"])
         load_scaler(self._scaler, state["student_scaler"])
         self._replay = [

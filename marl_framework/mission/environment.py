@@ -288,8 +288,9 @@ class MissionEnvironment:
     ) -> StepResult:
         """Move all UAVs, take and exchange readings, and compute rewards; update `state` in place.
 
-        If missions differ in team or length, moves have costs or UAVs crash, finished missions do
-        not change and have reward 0. Otherwise all missions end together; then call `reset`.
+        If missions differ in team or length, moves have costs or UAVs crash, finished missions keep
+        positions and beliefs and have reward 0. Otherwise all missions end together; then call
+        `reset`.
 
         Args:
             state: the missions.
@@ -340,20 +341,6 @@ class MissionEnvironment:
         frames = self.disturbances.frames(state, draws)
         shift = self.disturbances.shift(state, draws)
         return self.fusion.update(state, draws.sensor, running, blank, frames, shift)
-
-    def measure(self, state: MissionState, bits: Tensor) -> None:
-        """Take a reading with each UAV and fuse it into the UAV's own belief."""
-        view = self.fusion.view(state, self._all)
-        self.fusion.read(state, view, bits)
-        self.fusion.fuse_own(state, view, takes_heard=False)
-
-    def fuse_heard(self, state: MissionState) -> None:
-        """Fuse the latest readings of heard UAVs into each own belief, in the order of UAV ids."""
-        self.fusion.fuse_own(state, self.fusion.view(state, self._all), takes_own=False)
-
-    def fuse_global(self, state: MissionState) -> Utility:
-        """Fuse the latest readings into the global belief; return the information gained."""
-        return self.fusion.fuse_global(state, self.fusion.view(state, self._all))
 
     def pooled_uncertainty(self, state: MissionState) -> Tensor:
         """Compute each UAV's pooled uncertainty [E, N, X, Y] from its full belief map.

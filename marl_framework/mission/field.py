@@ -11,6 +11,7 @@ from marl_framework.config.model import Config
 from marl_framework.config.named_maps import FIELD_KEY
 from marl_framework.kernels.cells import area_pool, lattice_weights
 from marl_framework.mission.field_file import read_tables
+from marl_framework.mission.fusion import CAUTION_STEPS
 from marl_framework.mission.lattice import FieldTables, Lattice
 from marl_framework.mission.seeding import DEPLOYMENT
 from marl_framework.mission.sensor import cautious_rates, error_rates, reading_odds
@@ -89,7 +90,8 @@ class Fields:
 
 def _check_prior(config: Config) -> None:
     """Raise a ConfigError if readings of -1 do not lower beliefs, or those outside would rise."""
-    rates = cautious_rates(error_rates(config), config.mapping.caution)
+    learned = 1 / CAUTION_STEPS if config.sensor.model.adapt else 1.0  # at least
+    rates = cautious_rates(error_rates(config), config.mapping.caution * learned)
     prior = config.mapping.prior
     if float(reading_odds(rates)[:, 1].max()) * (1 - prior) / prior > 1:
         raise ConfigError(

@@ -14,6 +14,9 @@ from marl_framework.mission.camera_noise import SUMS, CameraNoise
 from marl_framework.mission.reward import Utility, utility
 from marl_framework.mission.state import MissionState, empty_fields
 
+CAUTION_STEPS = 5
+"""Learned caution is a multiple of 1 / `CAUTION_STEPS`, at least one."""
+
 
 class Fusion:
     """Takes readings, fuses them into beliefs, and updates pooled maps and information sums.
@@ -85,12 +88,13 @@ class Fusion:
     def learn(self, state: MissionState, taken: Tensor) -> None:
         """Learn from the readings of the UAVs that took one, [E, N] bool; see `CameraNoise`.
 
-        The caution is rounded to fifths: if it changed with each reading, readings for and against
+        The caution is rounded: if it changed with each reading, readings for and against
         a cell would not cancel out, which lowers F1 even if the camera errs as assumed.
         """
         noise = CameraNoise(self._camera, sums=state.noise)
         noise.add(state, taken)
-        state.caution.copy_((noise.caution() * 5).round().clamp(min=1) / 5)
+        steps = (noise.caution() * CAUTION_STEPS).round().clamp(min=1)
+        state.caution.copy_(steps / CAUTION_STEPS)
 
     def empty_state(self, num_envs: int, n_agents: int) -> dict[str, Tensor]:
         """Return the fields of `MissionState` for `learn`, empty without `sensor.model.adapt`."""

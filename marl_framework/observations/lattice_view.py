@@ -102,7 +102,9 @@ class LatticeView:
         self._build_goal_tables()
 
     def _build_goal_tables(self) -> None:
-        """Build the tables of plain operators, by action."""
+        """Build the tables of plain operators, by action; loops do not read them."""
+        if self.version is Version.LOOPS:
+            return
         goals, rows, cols, near_rows, near_cols = self.tables
         self._goal_rows = torch.cat((rows[goals], near_rows[goals]), 1)  # [P, 2·A, X]
         self._goal_cols = torch.cat((cols[goals], near_cols[goals]), 1)
@@ -140,8 +142,7 @@ class LatticeView:
         rows, near_rows, cols, near_cols = (table.flatten(0, 3) for table in tables)
         goals = part.lattice.places(goals.flatten(0, 1))
         part.tables = Tables(goals, rows, cols, near_rows, near_cols)
-        if self.version is not Version.LOOPS:
-            part._build_goal_tables()
+        part._build_goal_tables()
         return part
 
     def sums(self, maps: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class CheckpointStore:
             if not self._failed:
                 self._report(
                     f"warning: {path} could not be written: {error.strerror or error}; earlier "
-                    "checkpoints are intact, the training continues"
+                    "checkpoints are intact"
                 )
             self._failed = True
             return False

@@ -37,14 +37,17 @@ def run_commands(commands: Mapping[str, Sequence[str]], jobs: int) -> dict[str, 
         for process in list(running.values()):
             _interrupt(process, received)
 
+    def may_start() -> bool:
+        return bool(waiting) and not received and INTERRUPTED not in codes.values()
+
     environment = dict(os.environ) | thread_variables(min(jobs, len(commands)))
     if sys.flags.safe_path:
         environment["PYTHONSAFEPATH"] = "1"
     output = None if jobs == 1 else subprocess.DEVNULL
     with handled(forward):
         try:
-            while running or (waiting and not received and INTERRUPTED not in codes.values()):
-                while waiting and len(running) < jobs and not received:
+            while running or may_start():
+                while may_start() and len(running) < jobs:
                     name = next(iter(waiting))
                     print(f"training: {name}", flush=True)
                     running[name] = process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -92,6 +93,9 @@ class RoundTrainer(RunTrainer):
                 if metrics.get("skipped_updates"):
                     self.skipped += metrics["skipped_updates"]
                     advice = f"lower {self.name}.learning_rate, or use compute.precision=float32"
+                    custom = self.config.experiment.reward.function
+                    if custom is not None and not math.isfinite(metrics.get("critic_loss", 0.0)):
+                        advice = f"experiment.reward.function: {custom} may return such numbers"
                     self.check_finite(f"round {self.rounds}", advice, self.state_dict, run, warn)
                 if not store.save(self.rounds, self.state_dict()):
                     raise OSError(f"the state after round {self.rounds} could not be saved")

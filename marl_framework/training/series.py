@@ -78,7 +78,8 @@ def read_launch(options: argparse.Namespace, start: Start, option: str) -> Launc
 def _read_seeds(text: str) -> list[int]:
     """Parse the value of `--seeds`, such as 3,4,5."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+    numbers = all(part.isdecimal() and len(part) < 20 for part in parts)  # int reads 4300 digits
+    if not numbers or len(set(map(int, parts))) < len(parts):
         raise ConfigError(f"--seeds {text}: invalid; give different whole numbers, such as 3,4,5")
     return [int(part) for part in parts]
 

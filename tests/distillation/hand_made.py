@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.mission.reward import Utility
 from marl_framework.mission.state import MissionState
 from marl_framework.planners.protocol import Decision
 
@@ -54,3 +55,8 @@ class Mute(ToTheCorner):
 
 def decided(environment: MissionEnvironment) -> Scored:
     return Scored(environment, "nothing")
+
+
+def not_a_number(state: MissionState, actions: Tensor, utility: Utility) -> Tensor:
+    """Reward that is not finite."""
+    return utility.relative * torch.nan

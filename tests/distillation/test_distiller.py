@@ -181,6 +181,13 @@ def test_the_critic_learns_beside_the_actor() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_updates_of_the_critic_that_are_not_finite_are_counted() -> None:
+    config = student(teachers={"a": CORNER, "b": "information_gain"})
+    function = "tests.distillation.hand_made.not_a_number"
+    changes = {"experiment": {"reward": {"function": function}}}
+    assert Distiller(with_changes(config, changes, "test"), CPU).round()["skipped_updates"] == 2
+
+
 WINDOW = {"observation": {"window": 5, "other_actions": False, "centred_other_actions": True}}
 AREAS = [{"x_dim": 30, "y_dim": 30}, {"x_dim": 40, "y_dim": 20, "budget": 6}]
 
@@ -236,10 +243,15 @@ def test_missions_of_all_areas_have_the_largest_sides_for_every_teacher(tmp_path
         assert lesson.environment.config.largest_sides == (40, 30)
 
 
-def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["coma", "sac"])
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(
+    tmp_path: Path, algorithm: str
+) -> None:
     team = save_team(tmp_path / "team.pt", small_config())
     teachers = {"field": "information_gain", "own": str(team)}
     config = student(tasks={"field": FIELD}, teachers=teachers, symmetries=True)
+    changes = {"experiment": {"algorithm": algorithm}, "logging": {"save_replay": True}}
+    config = with_changes(config, changes, "test")
     whole = Distiller(config, CPU)
     whole.round(), whole.round()
     save_checkpoint(tmp_path / "c.pt", whole.state_dict())

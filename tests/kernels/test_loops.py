@@ -117,7 +117,8 @@ state.positions.copy_(torch.randint(3, state.positions.shape, generator=generato
 state.readings.random_(-1, 2, generator=generator)
 state.global_belief.uniform_(0.01, 0.99, generator=generator)
 env.refresh(state)
-utility = env.fuse_global(state)
+view = env.fusion.view(state, torch.ones(4, dtype=torch.bool))
+utility = env.fusion.fuse_global(state, view)
 print([number.hex() for number in state.weighted_entropy.tolist() + utility.absolute.tolist()])
 """
 

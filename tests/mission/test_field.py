@@ -438,6 +438,7 @@ def test_a_file_that_is_missing_is_named_when_missions_start(tmp_path: Path) -> 
     [
         ({"agents": 16, "dims": (15.0, 30.0)}, "n_agents"),
         ({"prior": 0.01}, "mapping.prior"),
+        ({"prior": 0.38, "sensor": {"model": {"adapt": True}}}, "mapping.prior"),
     ],
 )
 def test_what_random_fields_do_not_support_is_named(options: Any, message: str) -> None:

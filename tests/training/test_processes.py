@@ -16,6 +16,7 @@ from typing import Self
 import pytest
 
 from marl_framework.command_line import usable_cores
+from marl_framework.training.processes import run_commands
 
 PATIENCE = 60.0  # seconds, after which a test has failed
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,13 @@ def test_a_signal_ends_all_after_their_steps(number: signal.Signals, jobs: str) 
     assert "'c': 130" in series.text
     assert "training: c" not in series.text
     assert "Traceback" not in series.text
+
+
+@pytest.mark.parametrize(("jobs", "second"), [(1, 130), (2, 0)])
+def test_no_run_starts_after_one_was_interrupted(jobs: int, second: int) -> None:
+    slow = [sys.executable, "-c", "import torch"]  # still runs when the first has ended
+    commands = {"a": ["sh", "-c", "exit 130"], "b": slow, "c": ["true"]}
+    assert run_commands(commands, jobs) == {"a": 130, "b": second, "c": 130}
 
 
 def test_a_killed_run_is_reported_also_when_a_signal_follows() -> None:

@@ -137,6 +137,7 @@ def test_bad_variations_are_one_line(
         (("--seeds", "3,x"), "--seeds 3,x"),
         (("--seeds", "3,3"), "--seeds 3,3"),
         (("--seeds", "3,-1"), "--seeds 3,-1"),
+        (("--seeds", "3" * 5000), "--seeds 3"),
         (("--seeds", "99999999999"), "environment.seed"),
         (("--seeds", "3", "--set", "environment.seed=5"), "--set environment.seed"),
         (("--seeds", "3,400", "--run-name", "x" * 197), "-400'"),

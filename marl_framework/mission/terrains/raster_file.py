@@ -273,7 +273,7 @@ def find_windows(config: Config, split: str) -> RasterWindows:
         largest = config.largest_sides
         strips = split_map(raster.measured, _pixels(raster, largest))
         if strips is None:
-            raise _too_small(raster, largest)
+            raise _too_small(raster, largest, config.experiment.constraints.spacing)
         strip = strips[split]
     admissible = admissible_corners(raster.measured[strip], pixels)
     if not admissible.any():
@@ -319,7 +319,7 @@ def _covered(raster: RasterMap) -> str:
     return f"{extent} ({raster.measured.mean():.0%} measured)"
 
 
-def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
+def _too_small(raster: RasterMap, extent: tuple[float, float], least: float) -> ConfigError:
     ratio = extent[1] / extent[0]
     # Bisect the largest number of pixels along x: wherever a window fits, smaller windows fit.
     low, high = 0, math.ceil(extent[0] / raster.resolution)
@@ -329,9 +329,9 @@ def _too_small(raster: RasterMap, extent: tuple[float, float]) -> ConfigError:
         fits = split_map(raster.measured, window) is not None
         low, high = (middle, high) if fits else (low, middle)
     advice = "no part of it is large enough"
-    if low > 1:
-        fit = low * raster.resolution
-        fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
+    fit = low * raster.resolution
+    fit_x, fit_y = (math.floor(10 * side + 1e-6) / 10 for side in (fit, fit * ratio))
+    if low > 1 and min(fit_x, fit_y) >= least:
         advice = (
             f"lower environment.x_dim and y_dim to {fit_x:g} x {fit_y:g} m, or, for a trained "
             "team, use a larger map (three measured windows must fit side by side), or set "
