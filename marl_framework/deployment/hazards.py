@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from marl_framework.deployment.schedule import BEFORE, Array, Schedule
+from marl_framework.mission.lattice import Lattice
 from marl_framework.mission.no_fly_zones import NoFlyZones
 
 _LATE = 5
@@ -55,7 +56,7 @@ def find_hazards(
         stops = schedule.stops
         crossings = {
             (n + 1, describe_leg(leg, readings[n])): None
-            for leg, (start, end) in enumerate(pairwise(stops))
+            for leg, (start, end) in enumerate(itertools.pairwise(stops))
             for n in range(stops.shape[1])
             if zones.touch(start[n], end[n], origin)
         }
@@ -83,6 +84,16 @@ def warn_of_hazards(missions: Sequence[Mapping[str, Any]], separation: float) ->
                 f"warning: {mission['folder']}: UAV {crossing['uav']} flies through a no-fly zone "
                 f"{crossing['where']}; set deployment.home, or edit the mission files before flying"
             )
+
+
+def crossed_ways(zones: NoFlyZones, lattice: Lattice, pad: tuple[float, float, float]) -> int:
+    """Return the number of positions (x, y) whose straight way to the pad crosses a zone.
+
+    `pad` is (x, y, altitude of the way) [m].
+    """
+    ways = itertools.product(range(lattice.shape[0]), range(lattice.shape[1]))
+    ends = [np.array([x * lattice.spacing, y * lattice.spacing, pad[2]]) for x, y in ways]
+    return sum(zones.touch(np.array(pad), end, (0.0, 0.0)) for end in ends)
 
 
 def describe_leg(leg: int, readings: int) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import CameraConfig
-from marl_framework.config.geography import Array, Place
+from marl_framework.config.geography import Array, Place, quiet_rasterio
 from marl_framework.flying.protocols import Clock, Status
 from marl_framework.mission.terrains.raster_file import decode_image
 
@@ -131,19 +131,33 @@ def _read_facts(path: Path) -> dict[str, float]:
 
 def read_image(source: Path | Array) -> Array:
     """Return a frame's image as [row, column, band], red first. Raises UnusableFrameError."""
-    raw = isinstance(source, Path) and source.suffix == ".npy"
+    suffix = source.suffix.lower() if isinstance(source, Path) else ""
     image: Any = source
     try:
         if isinstance(source, Path):
-            image = np.load(source) if raw else decode_image(source)
+            readers: dict[str, Callable[[Path], Any]]
+            readers = {".npy": np.load, ".tif": _read_tiff, ".tiff": _read_tiff}
+            image = readers.get(suffix, decode_image)(source)
     except Exception:  # readers may raise anything for a damaged file
         image = None
     known = isinstance(image, np.ndarray) and image.dtype.kind in "uif"
     if not known or image.ndim not in (2, 3) or not image.size:
         raise UnusableFrameError("unreadable image")
     bands: Array = image.reshape(*image.shape[:2], -1)
-    swapped = not raw and bands.shape[2] >= 3
+    swapped = suffix not in (".npy", ".tif", ".tiff") and bands.shape[2] >= 3
     return bands[..., [2, 1, 0, *range(3, bands.shape[2])]] if swapped else bands
+
+
+def _read_tiff(path: Path) -> Array | None:
+    """Return a TIFF image; OpenCV takes a fourth band for opacity, and drops separate bands."""
+    try:
+        import rasterio
+    except ImportError:
+        image = decode_image(path)
+        return image if image is None or image.ndim == 2 else None
+    with quiet_rasterio(), rasterio.open(path) as file:
+        bands: Array = file.read()
+        return np.moveaxis(bands, 0, -1)
 
 
 class FrameStream:

@@ -31,11 +31,12 @@ _RATES = dict.fromkeys(("position", "velocity_ned", "attitude_euler"), 5.0) | di
 )  # of telemetry [Hz]
 _PAUSE = 0.05  # between looks at the telemetry [s]
 _AGAIN = 1.0  # until a refused command is repeated [s]
+_SETTLES = 2.0  # until telemetry shows that the vehicle is armed [s]
 _LAST = 10.0  # for the newest command at the end [s]
 
 
 class _SupersededError(Exception):
-    """A newer command has been given."""
+    """A newer command has been given, or somebody else has taken control."""
 
 
 class MavsdkVehicle:
@@ -136,7 +137,12 @@ class MavsdkVehicle:
     def return_home(self) -> None:
         """Climb, fly home, land and switch off the motors; see `Vehicle`."""
         self._goal, self._returns = None, True
-        self._command(lambda: self._insist(self._action.return_to_launch))
+
+        def steps() -> None:
+            if self._wait(lambda: not self.status().landed, _SETTLES):
+                self._insist(self._action.return_to_launch)
+
+        self._command(steps)
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest at its place; see `Vehicle`."""
@@ -158,7 +164,9 @@ class MavsdkVehicle:
         return Status(self._received, self._position, charge, controlled, landed, attitude)
 
     def close(self) -> None:
-        """Finish the newest command, and leave the vehicle."""
+        """Finish the newest command unless the vehicle is on the ground, and leave the vehicle."""
+        if self.status().landed:  # nothing may take off from now on
+            self._order += 1
         with suppress(TimeoutError):
             self._thread.submit(lambda: None).result(_LAST)
         self._order += 1
@@ -204,7 +212,7 @@ class MavsdkVehicle:
 
     # Commands, in the thread --------------------------------------------------------------
 
-    def _command(self, steps: Callable[[], None]) -> None:
+    def _command(self, steps: Callable[[], object]) -> None:
         """Carry out steps instead of those of earlier commands."""
         self._order += 1
 
@@ -225,16 +233,20 @@ class MavsdkVehicle:
         end = time.monotonic() + seconds
         while not (done := ready()) and time.monotonic() < end:
             time.sleep(_PAUSE)
-            if self._active != self._order:
+            taken_over = self._active > 0 and not self.status().controlled
+            if self._active != self._order or taken_over:
                 raise _SupersededError
         return done
 
-    def _insist(self, command: Callable[..., Any], *args: Any) -> None:
-        """Repeat a command until the vehicle accepts it."""
+    def _insist(self, command: Callable[..., Any], *args: Any, seconds: float = math.inf) -> bool:
+        """Repeat a command until the vehicle accepts it; return whether it does in time."""
+        end = time.monotonic() + seconds
         while True:
             with suppress(self._refused):
                 command(*args)
-                return
+                return True
+            if time.monotonic() >= end:
+                return False
             self._wait(lambda: False, _AGAIN)
 
     def _reposition(self, goal: Metres) -> None:
@@ -266,12 +278,18 @@ class MavsdkVehicle:
         if not any(name.startswith("RTL") for name in taken):
             raise ConfigError("--vehicle: takes no return altitude; check the autopilot's version")
         # Not with the take-off, which PX4 may begin before it uses a new value.
-        self._insist(self._action.set_takeoff_altitude, flight.return_altitude)
+        self._demand(self._action.set_takeoff_altitude, flight.return_altitude)
         make, kinds = self._geofence, self._geofence.FenceType
         borders = [(flight.border, kinds.INCLUSION)]
         borders += [(fence, kinds.EXCLUSION) for fence in flight.fences]
         polygons = [make.Polygon([make.Point(*at) for at in ring], kind) for ring, kind in borders]
-        self._insist(self._fences.upload_geofence, make.GeofenceData(polygons, []))
+        self._demand(self._fences.upload_geofence, make.GeofenceData(polygons, []))
+
+    def _demand(self, command: Callable[..., Any], *args: Any) -> None:
+        """Repeat a command until the vehicle accepts it. Raises ConfigError if it does not."""
+        if not self._insist(command, *args, seconds=self._patience):
+            text = f"--vehicle: refuses {command.__name__}; see the autopilot's messages"
+            raise ConfigError(text)
 
     def _set(self, name: str, value: float) -> bool:
         """Set a parameter; return whether the vehicle has it."""
@@ -283,7 +301,9 @@ class MavsdkVehicle:
         except self._refused as error:
             if not str(error).startswith("WRONG_TYPE"):
                 return False
-            self._insist(self._param.set_param_int, name, round(value))
+            return self._insist(
+                self._param.set_param_int, name, round(value), seconds=self._patience
+            )
         return True
 
     def _metres(self, place: Place) -> Metres:

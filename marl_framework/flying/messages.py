@@ -61,6 +61,12 @@ class Stage(IntEnum):
     ABORTING = 5  # as LEAVING, and all others must leave, too
     RETURNING = 6
     LANDED = 7  # for good
+    RECALLING = 8  # as RETURNING, and all others must leave, too
+
+    @property
+    def aborts(self) -> bool:
+        """Whether all other UAVs must leave the mission."""
+        return self in (Stage.ABORTING, Stage.RECALLING)
 
     @property
     def left(self) -> bool:

@@ -39,7 +39,7 @@ class Peers:
 
     def hear(self, message: Position, now: float) -> None:
         """Note that a UAV has been heard."""
-        self.aborts |= message.stage is Stage.ABORTING
+        self.aborts |= message.stage.aborts
         self._heard[message.envelope.sender] = now
         self._errors[message.envelope.sender] = abs(message.envelope.time - now)
 
@@ -101,5 +101,5 @@ class Peers:
         if self._is_silent(uav, now):  # it returns by itself, see `Vehicle.return_home`
             return now < self._heard[uav] + self._longest_return
         waits = position.stage in (Stage.LEAVING, Stage.ABORTING)
-        under_way = position.stage in (Stage.STARTING, Stage.RETURNING)
+        under_way = position.stage in (Stage.STARTING, Stage.RETURNING, Stage.RECALLING)
         return under_way or (waits and uav < self._uav)

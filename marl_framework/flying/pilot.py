@@ -51,6 +51,7 @@ _STAGES = {
     Phase.RETURNING: Stage.RETURNING,
     Phase.DONE: Stage.LANDED,
 }
+_ABORTS = {Stage.LEAVING: Stage.ABORTING, Stage.RETURNING: Stage.RECALLING}
 _OFF_MISSION = Phase.LEAVING, Phase.RETURNING, Phase.DONE
 
 
@@ -289,11 +290,11 @@ class Pilot:
         """Leave the mission for good."""
         self.end, self._held = reason, ""
         self._log("leave", reason=reason)
-        phase, moves = Phase.LEAVING, self._status.controlled and not self._status.landed
-        if moves and self.phase is Phase.STARTING:  # it must not stop on the ways of others
-            self._vehicle.return_home()
-            phase = Phase.RETURNING
-        elif moves:
+        phase, controlled, landed = Phase.LEAVING, self._status.controlled, self._status.landed
+        if controlled and self.phase is Phase.STARTING:  # it must not stop on the ways of others
+            self._vehicle.return_home()  # on the ground this cancels the take-off
+            phase = Phase.LEAVING if landed else Phase.RETURNING
+        elif controlled and not landed:
             self._vehicle.hold()
         self._begin(phase)
         self._send_position()
@@ -334,8 +335,8 @@ class Pilot:
 
     def _send_position(self) -> None:
         stage = _STAGES.get(self.phase, Stage.HOLDING if self._held else Stage.FLYING)
-        if self._aborts and stage is Stage.LEAVING:
-            stage = Stage.ABORTING
+        if self._aborts:
+            stage = _ABORTS.get(stage, stage)
         lost = frozenset(self.peers.lost)
         self._send(Position(self._envelope(), self.place, self.goal, stage, lost))
         self._last_beat = self._clock.now()

@@ -40,7 +40,10 @@ class Vehicle(Protocol):
         """Stop and stay in the air."""
 
     def return_home(self) -> None:
-        """Climb to an altitude of its own, fly home, land and switch off the motors."""
+        """Climb to an altitude of its own, fly home, land and switch off the motors.
+
+        On the ground, only cancel the take-off.
+        """
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest at the last place of `take_off` or `go_to`."""

@@ -66,7 +66,8 @@ class SimulatedVehicle:
 
     def return_home(self) -> None:
         """Fly home and land; see `Vehicle`."""
-        self._fly_above(self._pad)
+        if not self.status().landed:
+            self._fly_above(self._pad)
 
     def arrived(self) -> bool:
         """Return whether the vehicle is at rest; see `Vehicle`."""

@@ -10,12 +10,16 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import torch
 
+from marl_framework.command_line import warn
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.flying import RECORD, SIMULATED
+from marl_framework.config.geography import Place
 from marl_framework.config.model import Config
-from marl_framework.deployment.flight_plans import open_plan
+from marl_framework.deployment.flight_plans import FlightPlan, open_plan
+from marl_framework.deployment.hazards import crossed_ways
 from marl_framework.device import describe_device
 from marl_framework.evaluation.comparison import fly_into_run
 from marl_framework.evaluation.flight import planner_generator
@@ -160,12 +164,18 @@ def _equip(
     hardware = simulated_hardware(world, uav, log, clock, link)
     place = area_place(environment.config)
     if options.vehicle != SIMULATED:
+        if "raster" in environment.config.sensor.simulation.kinds:
+            raise ConfigError(
+                "sensor.simulation.kinds: raster is not supported with --vehicle, because windows "
+                "of a map have no fixed location; use another kind"
+            )
         if place is None:
             raise ConfigError(
                 "deployment.origin: needed by --vehicle; set it to [latitude, longitude] of the "
                 "area's lower left corner"
             )
         plan = open_plan(environment, place, uav)
+        _warn_of_zones(environment, place, plan)
         vehicle = MavsdkVehicle(options.vehicle, plan, environment, place, clock)
         stack.callback(vehicle.close)
         hardware = hardware._replace(vehicle=vehicle)
@@ -173,6 +183,20 @@ def _equip(
         camera = open_camera(options.camera, environment, place, clock, hardware.vehicle)
         hardware = hardware._replace(camera=stack.enter_context(camera), radio=link)
     return hardware
+
+
+def _warn_of_zones(environment: MissionEnvironment, place: Place, plan: FlightPlan) -> None:
+    """Print a warning if ways between the pad and the area cross a zone."""
+    if environment.zones is None:
+        return
+    lattice, level = environment.lattice, plan.return_altitude
+    x, y = place.metres(np.array([plan.home[::-1]]))[0].tolist()
+    if crossed := crossed_ways(environment.zones, lattice, (x, y, level)):
+        warn(
+            f"warning: UAV {plan.uav} flies between its pad and the area in a straight line, at "
+            f"{level:g} m; for {crossed} of {lattice.shape[0] * lattice.shape[1]} positions the "
+            "line crosses a no-fly zone; set deployment.home so that none does"
+        )
 
 
 def _wait_for_team(radio: ZenohRadio, team: int, abort: Path) -> None:

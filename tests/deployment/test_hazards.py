@@ -18,13 +18,16 @@ from marl_framework.deployment.flight_plans import without_holes
 from marl_framework.deployment.hazards import (
     STEP,
     closest_approach,
+    crossed_ways,
     describe_leg,
     find_hazards,
     segment_distances,
 )
 from marl_framework.deployment.schedule import AFTER, BEFORE, Schedule, team_schedule
+from marl_framework.mission.environment import MissionEnvironment
 from tests.deployment.flying import INTO_UTM, SOUTH, WEST, missions, plan
 from tests.mission.zones import feature, write_zones
+from tests.small import small_config
 
 Fly = Callable[..., int]
 FINE = 0.05  # [s]
@@ -209,6 +212,22 @@ def test_ways_through_zones_are_named_and_zones_are_fences(
         assert (polygon["inclusion"], polygon["version"], fence["version"]) == (False, 1, 2)
         written = shapely.Polygon(np.array(polygon["polygon"])[:, ::-1])
         assert shapely.hausdorff_distance(written, shapely.Polygon(ring)) < 1e-7  # 1 cm
+
+
+@pytest.mark.parametrize(("height", "crosses"), [(None, True), (20, False)])
+def test_ways_to_a_pad_that_cross_a_zone_are_counted(
+    tmp_path: Path, height: float | None, crosses: bool
+) -> None:
+    tower, pad = shapely.box(-2, -12, 8, 0), (3.0, -20.0, 25.0)
+    options = {} if height is None else {"height": height}
+    file = write_zones(tmp_path / "z.json", feature(tower, **options))
+    config = small_config(constraints={"no_fly_zones": str(file)})
+    env = MissionEnvironment(config, 1, "cpu", "test")
+    assert env.zones is not None
+    ends = itertools.product(np.arange(0, 31, 5), repeat=2)
+    lines = [shapely.LineString([pad[:2], end]).intersects(tower) for end in ends]
+    assert 0 < sum(lines) < len(lines) == 49
+    assert crossed_ways(env.zones, env.lattice, pad) == crosses * sum(lines)
 
 
 def test_a_zone_near_a_distant_home_is_a_fence(fly: Fly, utm: Path, tmp_path: Path) -> None:

@@ -52,10 +52,17 @@ class Autopilot(threading.Thread):
     """
 
     def __init__(
-        self, port: int, kind: Kind, place: Place, home: tuple[float, float], health: int = GOOD
+        self,
+        port: int,
+        kind: Kind,
+        place: Place,
+        home: tuple[float, float],
+        health: int = GOOD,
+        fence_result: int = 0,
     ) -> None:
         super().__init__(daemon=True)
         self.kind, self.place, self.health = kind, place, health
+        self._fence_result = fence_result
         self.at, self.home = np.array([*home, 0.0]), np.array([*home, 0.0])
         self.goals: list[Any] = []
         self.speed, self.pace, self.track = np.zeros(3), SPEED, [self.at]
@@ -212,4 +219,4 @@ class Autopilot(threading.Thread):
         if seq < self._expected:
             self._link.mav.mission_request_int_send(*self._asking, seq, kind)
         else:
-            self._link.mav.mission_ack_send(*self._asking, 0, kind)
+            self._link.mav.mission_ack_send(*self._asking, self._fence_result, kind)

@@ -48,9 +48,21 @@ class FaultyVehicle:
     def __init__(self, vehicle: SimulatedVehicle, faults: Faults, clock: FaultyClock) -> None:
         self.vehicle, self._faults, self._clock = vehicle, faults, clock
         self._last = 0.0
-        self.take_off, self.go_to = vehicle.take_off, vehicle.go_to
-        self.hold, self.return_home = vehicle.hold, vehicle.return_home
-        self.arrived = vehicle.arrived
+
+    def take_off(self, place: Place) -> None:
+        self.vehicle.take_off(place)
+
+    def go_to(self, place: Place) -> None:
+        self.vehicle.go_to(place)
+
+    def hold(self) -> None:
+        self.vehicle.hold()
+
+    def return_home(self) -> None:
+        self.vehicle.return_home()
+
+    def arrived(self) -> bool:
+        return self.vehicle.arrived()
 
     def status(self) -> Status:
         status, faults = self.vehicle.status(), self._faults

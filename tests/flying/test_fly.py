@@ -124,6 +124,8 @@ def test_a_flight_needs_no_record(
 
 GAIN = ("--dry-run", "--policy", "information_gain", "--config", "params_test.yaml")
 ONE = (*GAIN[1:], "--uav", "1")
+MAP = ("kinds=[raster]", "raster.path=matplotlib:jacksboro_fault_dem.npz", "raster.resolution=1.2")
+RASTER = tuple(part for text in MAP for part in ("--set", f"sensor.simulation.{text}"))
 REAL = (*ONE, "--vehicle", "udpin://127.0.0.1:1", "--set", "experiment.missions.start=random")
 
 
@@ -151,6 +153,7 @@ REAL = (*ONE, "--vehicle", "udpin://127.0.0.1:1", "--set", "experiment.missions.
         (("--replay", __file__, "--set", "logging.directory=."), "--set"),
         (("--replay", __file__, "--html"), "--html"),
         ((*GAIN, "--vehicle", "udpin://127.0.0.1:1"), "--vehicle"),
+        ((*ONE, *RASTER, "--vehicle", "udpin://127.0.0.1:1"), "sensor.simulation.kinds: raster"),
         ((*GAIN, "--camera", "folder:."), "--camera"),
         ((*GAIN, "--radio", "tcp/127.0.0.1:1"), "--radio"),
         ((*GAIN, "--listen", "tcp/127.0.0.1:0"), "--listen"),

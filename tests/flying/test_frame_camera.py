@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_framework.config.errors import ConfigError
-from marl_framework.config.geography import Place, place_at
+from marl_framework.config.geography import Place, place_at, quiet_rasterio
 from marl_framework.config.model import Config
 from marl_framework.flying.dry_run import first_difference, fly, make_pilots, simulate
 from marl_framework.flying.frame_camera import (
@@ -364,6 +364,18 @@ def test_frames_far_from_the_map_are_ignored(tmp_path: Path, where: tuple[float,
     assert camera.take(PLACE, 0) is None
     assert set(camera.ignored) <= {"outside the map's coordinate system", "place"}
     assert camera.ignored.total() == 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("bands", [2, 3, 4, 5])
+def test_bands_of_a_tiff_are_as_written(tmp_path: Path, dtype: str, bands: int) -> None:
+    """OpenCV would take the fourth of four bands for opacity, and one of three 16-bit bands."""
+    rasterio = pytest.importorskip("rasterio")
+    values = np.arange(bands * 12, dtype=dtype).reshape(bands, 3, 4)
+    size = {"height": 3, "width": 4, "count": bands, "dtype": dtype}
+    with quiet_rasterio(), rasterio.open(tmp_path / "f.tif", "w", driver="GTiff", **size) as file:
+        file.write(values)
+    assert np.array_equal(read_image(tmp_path / "f.tif"), np.moveaxis(values, 0, -1))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".npy"])

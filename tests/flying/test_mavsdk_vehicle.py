@@ -54,7 +54,7 @@ def fly() -> Iterator[Fly]:
             url = f"udpin://127.0.0.1:{port}"
             clock = WallClock()
             vehicle = MavsdkVehicle(url, plan, environment, place, clock, patience=3.0)
-            stack.callback(vehicle.close)
+            stack.callback(lambda: vehicle.close())
             wait_for(lambda: vehicle.status().position is not None)
             return vehicle, autopilot
 
@@ -178,6 +178,56 @@ def test_a_vehicle_that_held_goes_on_to_its_start(fly: Fly, kind: Kind) -> None:
     wait_for(vehicle.arrived)
     assert near(autopilot, (5.0, 5.0, 10.0))
     assert autopilot.commands.count("takeoff") == 1
+
+
+@KINDS
+def test_a_vehicle_on_the_ground_does_not_take_off_after_the_end(
+    monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
+) -> None:
+    vehicle, autopilot = fly(kind)
+    wait_for(lambda: vehicle.status().landed)
+    autopilot.refusals = {"arm": 1}
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.refusals == {"arm": 0})
+    vehicle.close()
+    monkeypatch.setattr(vehicle, "close", lambda: None)
+    assert "arm" not in autopilot.commands
+
+
+@KINDS
+def test_a_return_on_the_ground_cancels_the_take_off(
+    monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
+) -> None:
+    vehicle, autopilot = fly(kind)
+    wait_for(lambda: vehicle.status().landed)
+    autopilot.refusals = {"arm": 1}
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.refusals == {"arm": 0})
+    vehicle.return_home()
+    done: list[bool] = []
+    vehicle._command(lambda: done.append(True))
+    wait_for(lambda: bool(done))
+    assert not {"arm", "mode"} & set(autopilot.commands)
+
+
+@KINDS
+def test_a_take_off_ends_when_somebody_takes_over(
+    monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
+) -> None:
+    vehicle, autopilot = fly(kind)
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.at[2] > 5 and vehicle.status().controlled)
+    autopilot.mode = [mode for mode in MODES[kind] if mode != autopilot.mode][-1]
+    wait_for(lambda: not vehicle.status().controlled)
+    wait_for(lambda: not autopilot.speed.any())  # at the altitude of its way
+    vehicle.close()
+    monkeypatch.setattr(vehicle, "close", lambda: None)
+    assert "goto" not in autopilot.commands
+
+
+def test_a_fence_that_is_refused_is_reported(fly: Fly) -> None:
+    with pytest.raises(ConfigError, match="refuses upload_geofence"):
+        fly("px4", fence_result=1)
 
 
 @KINDS

@@ -256,6 +256,31 @@ def test_an_abort_ends_the_mission_of_all(tmp_path: Path, move: int | None) -> N
     assert all(pilot.move <= (move or 0) + 1 for pilot in flight.pilots)
 
 
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RETURNING])
+def test_an_abort_on_the_way_ends_the_mission_of_all(tmp_path: Path, phase: Phase) -> None:
+    flight = faulty(tmp_path)
+    if phase is Phase.RETURNING:
+        fly_until(flight, lambda: flight.pilots[2].move == 1)
+        flight.faults[1].battery = 0.2
+    fly_until(flight, lambda: flight.pilots[1].phase is phase)
+    flight.step()
+    flight.pilots[1].abort("stopped by hand")
+    finish(flight)
+    other = "another UAV aborts the mission"
+    assert flight.pilots[0].end == flight.pilots[2].end == other
+
+
+def test_an_abort_on_the_ground_cancels_the_take_off(tmp_path: Path) -> None:
+    flight, commands = faulty(tmp_path), list[str]()
+    vehicle, pilot = flight.vehicles[1], flight.pilots[1]
+    for name in ("take_off", "return_home"):  # as if it refused to arm
+        setattr(vehicle, name, lambda *_, name=name: commands.append(name))
+    fly_until(flight, lambda: pilot.phase is Phase.STARTING)
+    pilot.abort("stopped by hand")
+    finish(flight)
+    assert commands == ["take_off", "return_home"]
+
+
 @pytest.mark.parametrize("phase", [Phase.HEARING, Phase.LEAVING, Phase.RETURNING])
 def test_a_uav_that_is_taken_over_gets_no_more_commands(tmp_path: Path, phase: Phase) -> None:
     flight = faulty(tmp_path)
