@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from numbers import Real
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +45,11 @@ class TableSensor:
     def miss(self, altitude: float) -> float:
         """Return the error rate at an altitude [m], clamped to the altitudes of the table."""
         known = sorted(self._table)
-        return float(np.interp(altitude, known, [self._table[each] for each in known]))
+        for low, high in pairwise(known):
+            if low <= altitude <= high:
+                share = (altitude - low) / (high - low)
+                return (1 - share) * self._table[low] + share * self._table[high]
+        return self._table[min(known, key=lambda h: abs(h - altitude))]
 
     false_alarm = miss
 

@@ -163,7 +163,7 @@ def test_nobody_returns_beside_one_that_is_under_way(stage: Stage) -> None:
     flying = team(3)
     flying.stages = [Stage.LEAVING, stage, Stage.FLYING]
     flying.send(everybody(3), 1)
-    under_way = stage in (Stage.STARTING, Stage.RETURNING)
+    under_way = stage in (Stage.STARTING, Stage.RETURNING, Stage.RECALLING)
     assert flying.peers[0].way_is_free(flying.now) == (not under_way)
 
 
