@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ def find_hazards(
         stops = schedule.stops
         crossings = {
             (n + 1, describe_leg(leg, readings[n])): None
-            for leg, (start, end) in enumerate(itertools.pairwise(stops))
+            for leg, (start, end) in enumerate(pairwise(stops))
             for n in range(stops.shape[1])
             if zones.touch(start[n], end[n], origin)
         }
@@ -91,7 +91,7 @@ def crossed_ways(zones: NoFlyZones, lattice: Lattice, pad: tuple[float, float, f
 
     `pad` is (x, y, altitude of the way) [m].
     """
-    ways = itertools.product(range(lattice.shape[0]), range(lattice.shape[1]))
+    ways = product(range(lattice.shape[0]), range(lattice.shape[1]))
     ends = [np.array([x * lattice.spacing, y * lattice.spacing, pad[2]]) for x, y in ways]
     return sum(zones.touch(np.array(pad), end, (0.0, 0.0)) for end in ends)
 

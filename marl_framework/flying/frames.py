@@ -135,16 +135,14 @@ def read_image(source: Path | Array) -> Array:
     image: Any = source
     try:
         if isinstance(source, Path):
-            readers: dict[str, Callable[[Path], Any]]
-            readers = {".npy": np.load, ".tif": _read_tiff, ".tiff": _read_tiff}
-            image = readers.get(suffix, decode_image)(source)
+            image = _READERS.get(suffix, decode_image)(source)
     except Exception:  # readers may raise anything for a damaged file
         image = None
     known = isinstance(image, np.ndarray) and image.dtype.kind in "uif"
     if not known or image.ndim not in (2, 3) or not image.size:
         raise UnusableFrameError("unreadable image")
     bands: Array = image.reshape(*image.shape[:2], -1)
-    swapped = suffix not in (".npy", ".tif", ".tiff") and bands.shape[2] >= 3
+    swapped = suffix not in _READERS and bands.shape[2] >= 3
     return bands[..., [2, 1, 0, *range(3, bands.shape[2])]] if swapped else bands
 
 
@@ -158,6 +156,14 @@ def _read_tiff(path: Path) -> Array | None:
     with quiet_rasterio(), rasterio.open(path) as file:
         bands: Array = file.read()
         return np.moveaxis(bands, 0, -1)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".npy": np.load,
+    ".tif": _read_tiff,
+    ".tiff": _read_tiff,
+}
+"""Readers that keep the order of bands; OpenCV reads all other files, blue first."""
 
 
 class FrameStream:

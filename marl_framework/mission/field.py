@@ -90,8 +90,8 @@ class Fields:
 
 def _check_prior(config: Config) -> None:
     """Raise a ConfigError if readings of -1 do not lower beliefs, or those outside would rise."""
-    learned = 1 / CAUTION_STEPS if config.sensor.model.adapt else 1.0  # at least
-    rates = cautious_rates(error_rates(config), config.mapping.caution * learned)
+    least = 1 / CAUTION_STEPS if config.sensor.model.adapt else 1.0  # learned caution
+    rates = cautious_rates(error_rates(config), config.mapping.caution * least)
     prior = config.mapping.prior
     if float(reading_odds(rates)[:, 1].max()) * (1 - prior) / prior > 1:
         raise ConfigError(

@@ -88,8 +88,8 @@ class Fusion:
     def learn(self, state: MissionState, taken: Tensor) -> None:
         """Learn from the readings of the UAVs that took one, [E, N] bool; see `CameraNoise`.
 
-        The caution is rounded: if it changed with each reading, readings for and against
-        a cell would not cancel out, which lowers F1 even if the camera errs as assumed.
+        The caution is rounded: if it changed with each reading, readings for and against a cell
+        would not cancel out, which lowers F1 even if the camera errs as assumed.
         """
         noise = CameraNoise(self._camera, sums=state.noise)
         noise.add(state, taken)

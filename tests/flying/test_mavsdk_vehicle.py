@@ -20,7 +20,7 @@ from marl_framework.deployment.flight_plans import map_heading, open_plan
 from marl_framework.flying.mavsdk_vehicle import MavsdkVehicle
 from marl_framework.flying.solo import WallClock
 from marl_framework.mission.environment import MissionEnvironment
-from tests.flying.autopilot import ATTITUDE, MODES, Autopilot, Kind
+from tests.flying.autopilot import ATTITUDE, MODES, TICK, Autopilot, Kind
 from tests.flying.processes import free_port, wait_for
 from tests.small import small_config
 from tests.soaking import in_soak
@@ -66,6 +66,12 @@ KINDS = pytest.mark.parametrize("kind", ["px4", *in_soak("ardupilot")])
 
 def near(autopilot: Autopilot, metres: tuple[float, float, float], error: float = 0.5) -> bool:
     return math.dist(autopilot.at, metres) <= error
+
+
+def close(vehicle: MavsdkVehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close a vehicle before the end of the test."""
+    vehicle.close()
+    monkeypatch.setattr(vehicle, "close", lambda: None)
 
 
 @KINDS
@@ -180,33 +186,31 @@ def test_a_vehicle_that_held_goes_on_to_its_start(fly: Fly, kind: Kind) -> None:
     assert autopilot.commands.count("takeoff") == 1
 
 
+def refused(fly: Fly, kind: Kind) -> tuple[MavsdkVehicle, Autopilot]:
+    """Return a vehicle on the ground whose autopilot has refused to arm once."""
+    vehicle, autopilot = fly(kind)
+    wait_for(lambda: vehicle.status().landed)
+    autopilot.refusals = {"arm": 1}
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.refusals == {"arm": 0})
+    return vehicle, autopilot
+
+
 @KINDS
 def test_a_vehicle_on_the_ground_does_not_take_off_after_the_end(
     monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
 ) -> None:
-    vehicle, autopilot = fly(kind)
-    wait_for(lambda: vehicle.status().landed)
-    autopilot.refusals = {"arm": 1}
-    vehicle.take_off(FIRST)
-    wait_for(lambda: autopilot.refusals == {"arm": 0})
-    vehicle.close()
-    monkeypatch.setattr(vehicle, "close", lambda: None)
+    vehicle, autopilot = refused(fly, kind)
+    close(vehicle, monkeypatch)
     assert "arm" not in autopilot.commands
 
 
 @KINDS
-def test_a_return_on_the_ground_cancels_the_take_off(
-    monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
-) -> None:
-    vehicle, autopilot = fly(kind)
-    wait_for(lambda: vehicle.status().landed)
-    autopilot.refusals = {"arm": 1}
-    vehicle.take_off(FIRST)
-    wait_for(lambda: autopilot.refusals == {"arm": 0})
+def test_a_return_on_the_ground_cancels_the_take_off(fly: Fly, kind: Kind) -> None:
+    vehicle, autopilot = refused(fly, kind)
     vehicle.return_home()
-    done: list[bool] = []
-    vehicle._command(lambda: done.append(True))
-    wait_for(lambda: bool(done))
+    ticks = len(autopilot.track) + round(1.5 / TICK)  # the take-off would be repeated after 1 s
+    wait_for(lambda: len(autopilot.track) > ticks)
     assert not {"arm", "mode"} & set(autopilot.commands)
 
 
@@ -220,8 +224,7 @@ def test_a_take_off_ends_when_somebody_takes_over(
     autopilot.mode = [mode for mode in MODES[kind] if mode != autopilot.mode][-1]
     wait_for(lambda: not vehicle.status().controlled)
     wait_for(lambda: not autopilot.speed.any())  # at the altitude of its way
-    vehicle.close()
-    monkeypatch.setattr(vehicle, "close", lambda: None)
+    close(vehicle, monkeypatch)
     assert "goto" not in autopilot.commands
 
 

@@ -296,6 +296,7 @@ def test_a_huge_list_of_windows_is_thinned_out_evenly(tmp_path, monkeypatch) -> 
         # 160 m hold three windows of 53.3 m, which 53 pixels fill.
         ((160, 90), (54, 54), {}, "test", r"path: .*160 x 90 m .*54 x 54 m.* 53 x 53 m"),
         ((40, 40), (50, 50), {}, "test", r"path: .*40 x 40 m .* 13 x 13 m"),
+        ((40, 40), (50, 50), {"resolution": 0.1}, "test", r"path: .*4 x 4 m .*no part of it is"),
         ((80, 80), (50, 50), {"resolution": 0.5}, "test", r"path: .*40 x 40 m .* 13 x 13 m"),
         ((40, 40), (50, 50), {"resolution": 60.0}, "test", r"resolution: .*60 m.* 2 x 2 pixels"),
         ((99, 99), (20, 20), {"threshold": 1e4}, "test", r"threshold: 10000 "),
