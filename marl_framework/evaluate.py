@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -85,7 +86,7 @@ def _fly_suite(options: argparse.Namespace) -> None:
 
 def _watch(options: argparse.Namespace) -> None:
     run = Path(options.watch)
-    if not run.is_dir():
+    if not os.path.isdir(run):
         raise ConfigError(f"--watch {run} is not a folder; give a run folder")
     options.policies = options.policies or ([LEARNED], {})
     options.out, options.html = options.out or str(run / "watch"), True

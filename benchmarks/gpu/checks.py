@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.helpers.command_line import with_overrides
 from benchmarks.helpers.harness import CPU
 from benchmarks.helpers.text import table_text
+from benchmarks.helpers.trainings import warmed_up
 from marl_framework.command_line import BAD_INPUT, FAILED, Parser, add_overrides
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import load_config
@@ -104,7 +105,6 @@ def _difference(found: Tensor, expected: Tensor) -> float:
 # Training steps ---------------------------------------------------------------------------
 
 _FREE, _WATCHED = 3, 2  # training steps that may wait (the last is recorded), and that must not
-_WARM_UP = 3  # training steps: kernels are compiled, chosen and recorded
 _SHOWN = 25  # kernels
 _LONGEST = 60  # characters of a name
 
@@ -132,10 +132,7 @@ def no_waiting(config: Config, device: torch.device) -> Result:
 
 def kernel_profile(config: Config, device: torch.device) -> Result:
     """Print the kernels of a training step with their time, longest first."""
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    for _ in range(_WARM_UP):
-        trainer.make_steps(timer)
-    timer.wall()  # waits for the device
+    (trainer, _), timer = warmed_up(config, device), StageTimer(device)
     on_gpu = device.type == "cuda"
     kind = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
     with profile(activities=[kind], acc_events=True) as recorded:

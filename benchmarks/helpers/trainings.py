@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import utilisation, utilisation_monitor
 from benchmarks.helpers.networks_alone import NetworksAlone
+from marl_framework.algorithms.graphs import WARM_UP, uses_graphs
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
@@ -215,6 +216,12 @@ def learn(
     return rows
 
 
+def by_variant(runs: Sequence[Run], variants: Iterable[str]) -> dict[str, list[Run]]:
+    """Return the runs of each variant that has any, in the order of `variants`."""
+    grouped = {name: [run for run in runs if run["variant"] == name] for name in variants}
+    return {name: of_variant for name, of_variant in grouped.items() if of_variant}
+
+
 def first_below(run: Run, level: float, column: str, lasting: bool = False) -> float | None:
     """Return a column of a run's first validation with an ROI entropy of at most `level` [bit].
 
@@ -239,6 +246,16 @@ def first_below(run: Run, level: float, column: str, lasting: bool = False) -> f
 # Speed ------------------------------------------------------------------------------------
 
 
+def warmed_up(config: Config, device: torch.device) -> tuple[Trainer, int]:
+    """Return a trainer whose CUDA graphs, if used, are recorded, and its training steps so far."""
+    trainer, timer = Trainer(config, device), StageTimer(device)
+    steps = WARM_UP + 1 if uses_graphs(config, device) else 1
+    for _ in range(steps):
+        trainer.make_steps(timer)
+    timer.wall()  # waits for the device
+    return trainer, steps
+
+
 def time_steps(
     trainer: Trainer, timer: StageTimer, steps: int
 ) -> Iterator[tuple[float, dict[str, float]]]:
@@ -255,7 +272,7 @@ def measure_training(
 ) -> Run:
     """Train for `learning.training_steps`, then fly the validation missions greedily.
 
-    Before that, another trainer makes one step as warm-up. Metrics stay on the device until the
+    Before that, another trainer warms up. Metrics stay on the device until the
     end.
 
     Args:
@@ -267,7 +284,9 @@ def measure_training(
         A row: `seconds`, `transitions`, `flops`, `cpu_seconds`, columns of `utilisation`, `metrics`
         by name and round of updates, and `validation`, the mean of each metric.
     """
-    flops = _warm_up(config, device)
+    single = with_overrides(config, "learning.update_interval=1")
+    warmed_up(single, device)
+    flops = NetworksAlone(single, device).flops()  # per training step
     trainer, timer = Trainer(config, device), StageTimer(device)
     records: list[dict[str, Tensor | float]] = []
     steps = config.learning.training_steps
@@ -287,13 +306,6 @@ def measure_training(
         "metrics": {name: [float(r[name]) for r in records] for name in records[0]},
         "validation": {name: float(values.mean()) for name, values in flown.items()},
     }
-
-
-def _warm_up(config: Config, device: torch.device) -> int:
-    """Make one training step; return the networks' floating-point operations per step."""
-    single = with_overrides(config, "learning.update_interval=1")
-    Trainer(single, device).make_steps(StageTimer(device))
-    return NetworksAlone(single, device).flops()
 
 
 def last_fifth(values: Sequence[float]) -> float:

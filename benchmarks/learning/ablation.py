@@ -20,7 +20,13 @@ from benchmarks.helpers import figures
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import LEARNED, Run, add_variants, compare_variants, first_below
+from benchmarks.helpers.trainings import (
+    LEARNED,
+    add_variants,
+    by_variant,
+    compare_variants,
+    first_below,
+)
 
 _DISCOUNT = ["learning.gamma=0.99", "learning.lambda=0.8"]
 _CENTRED = [
@@ -69,12 +75,6 @@ VARIANTS: dict[str, list[str]] = {
 """Overrides of the params file; `published` has the paper's learning with the same networks."""
 
 
-def by_variant(results: Mapping[str, Any]) -> dict[str, list[Run]]:
-    """Return the runs of each variant, in the order of `VARIANTS`."""
-    grouped = {v: [one for one in results["runs"] if one["variant"] == v] for v in VARIANTS}
-    return {variant: runs for variant, runs in grouped.items() if runs}
-
-
 def table(results: Mapping[str, Any]) -> str:
     """Return the last validation of each variant as text: means and deviations over seeds.
 
@@ -82,7 +82,7 @@ def table(results: Mapping[str, Any]) -> str:
     """
     lines: list[tuple[str, ...]] = []
     first: dict[int, float] = {}
-    for variant, runs in by_variant(results).items():
+    for variant, runs in by_variant(results["runs"], VARIANTS).items():
         last = [run["rows"][-1] for run in runs]
         entropy = {run["seed"]: run["rows"][-1]["roi_entropy"] for run in runs}
         first = first or entropy
@@ -118,7 +118,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     figure = figures.make_figure(9, 5)
     axes = figure.subplots()
     styles = ("-", "--", ":")
-    for number, (variant, runs) in enumerate(by_variant(results).items()):
+    for number, (variant, runs) in enumerate(by_variant(results["runs"], VARIANTS).items()):
         style = styles[number // 10 % len(styles)]
         figures.draw_curves(axes, runs, f"C{number % 10}", variant, style)
     axes.set_ylabel("ROI entropy of greedy validation [bit]")

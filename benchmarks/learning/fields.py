@@ -17,18 +17,15 @@ from typing import Any
 import torch
 
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
+from benchmarks.helpers.flights import fly
 from benchmarks.helpers.text import table_text
 from benchmarks.helpers.trainings import Cache
 from marl_framework.config.parts import LEARNED
-from marl_framework.evaluation.comparison import batch_size
-from marl_framework.evaluation.flight import evaluate
 from marl_framework.evaluation.report import METRICS, with_interval
 from marl_framework.evaluation.suite import SEARCH, check_one_training
 from marl_framework.evaluation.suite_results import best_classical, difference
-from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.mission.seeding import MAX_SEED
-from marl_framework.planners.registry import make_planner
-from marl_framework.planners.team import load_team, with_team
+from marl_framework.planners.team import load_team
 
 PLANNERS = (SEARCH, "information_gain", "coverage")
 _SIZES = {
@@ -101,13 +98,8 @@ def measure(job: Job) -> dict[str, Any]:
         finals = {}
         for policy in (LEARNED, *PLANNERS):
             start = time.perf_counter()
-            records = []
-            for team in teams if policy == LEARNED else [None]:
-                missions = config if team is None else with_team(config, team)
-                batch = batch_size(missions, options.missions)
-                env = MissionEnvironment(missions, batch, job.device, "test")
-                planner = make_planner(policy, env, team)
-                records.append(evaluate(env, planner, **flown, curves=False))
+            pilots = teams if policy == LEARNED else [None]
+            records = [fly(job, config, policy, team) for team in pilots]
             run["seconds"][policy] = time.perf_counter() - start
             finals[policy] = {
                 metric: torch.stack([record.metrics[metric][:, -1].double() for record in records])

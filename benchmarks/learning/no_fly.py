@@ -18,7 +18,7 @@ import torch
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import table_text
-from benchmarks.helpers.trainings import add_variants, compare_variants
+from benchmarks.helpers.trainings import add_variants, by_variant, compare_variants
 from marl_framework.config.model import Config
 from marl_framework.evaluation.flight import validate
 from marl_framework.mission.environment import MissionEnvironment
@@ -51,12 +51,10 @@ def planner_entropy(name: str, config: Config, device: torch.device) -> float:
 def table(results: Mapping[str, Any]) -> str:
     """Return the last validation entropy of each variant and of the planners as text."""
     lines = []
-    for variant in VARIANTS:
-        runs = [one for one in results["runs"] if one["variant"] == variant]
-        if runs:
-            planners = (f"{mean(one['planners'][name] for one in runs):.3f}" for name in PLANNERS)
-            learned = seeds_text([one["rows"][-1]["roi_entropy"] for one in runs])
-            lines.append((variant, str(len(runs)), learned, *planners))
+    for variant, runs in by_variant(results["runs"], VARIANTS).items():
+        planners = (f"{mean(one['planners'][name] for one in runs):.3f}" for name in PLANNERS)
+        learned = seeds_text([one["rows"][-1]["roi_entropy"] for one in runs])
+        lines.append((variant, str(len(runs)), learned, *planners))
     steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     title = f"ROI entropy of greedy validation after {steps} training steps, in bit"
     return table_text(title, ("variant", "seeds", "learned [95 %]", *PLANNERS), lines)

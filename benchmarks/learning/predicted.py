@@ -19,6 +19,7 @@ from benchmarks.helpers.text import table_text
 from benchmarks.helpers.trainings import add_variants, compare_variants
 from marl_framework.config.errors import ConfigError
 from marl_framework.config.learning import PREDICTED_CHANNELS
+from marl_framework.observations.prediction import load_predictor
 
 WITHOUT = "without"
 VARIANTS: dict[str, list[str]] = {
@@ -35,6 +36,8 @@ def measure(job: Job) -> dict[str, Any]:
         raise ConfigError(
             f"--predictors: name {len(seeds)}, one for each of --seeds, such as runs/a,runs/b"
         )
+    for name in predictors:
+        load_predictor(name, "--predictors")  # before any training
     of_seeds = dict(zip(seeds, predictors, strict=True))
     return compare_variants(job, VARIANTS, lambda seed: [f"networks.predictor={of_seeds[seed]}"])
 

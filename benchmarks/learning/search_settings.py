@@ -24,6 +24,7 @@ from marl_framework.evaluation.flight import validate
 from marl_framework.evaluation.report import with_interval
 from marl_framework.evaluation.statistics import interval
 from marl_framework.mission.environment import MissionEnvironment
+from marl_framework.observations.prediction import load_predictor
 from marl_framework.planners.registry import make_planner
 
 METRICS = ("roi_entropy", "f1")
@@ -51,11 +52,13 @@ def measure(job: Job) -> dict[str, Any]:
         its `interval`, and `difference` and `difference_interval` to the first row.
 
     Raises:
-        ConfigError: no predictor is named.
+        ConfigError: no predictor is named, or one cannot be read.
     """
     if not job.options.predictors:
         raise ConfigError("--predictors: name trained ones, such as runs/a,runs/b")
     predictors, missions = job.options.predictors.split(","), job.options.missions
+    for name in predictors:
+        load_predictor(name, "--predictors")  # before any flight
     rows = []
     for agents, reach in product(TEAMS, RANGES):
         first: dict[str, Tensor] = {}

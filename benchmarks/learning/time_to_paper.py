@@ -18,7 +18,13 @@ from typing import Any
 from benchmarks.helpers.command_line import Job, Parser
 from benchmarks.helpers.run_statistics import seeds_text
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import Run, add_variants, compare_variants, first_below
+from benchmarks.helpers.trainings import (
+    Run,
+    add_variants,
+    by_variant,
+    compare_variants,
+    first_below,
+)
 
 PAPER = 0.284
 MISSION = ("sensor.simulation.kinds=[split]", "experiment.missions.start=published")
@@ -35,13 +41,11 @@ def measure(job: Job) -> dict[str, Any]:
 def table(results: Mapping[str, Any]) -> str:
     """Return seconds and transitions until the paper is beaten, with intervals over seeds."""
     lines = []
-    for precision in VARIANTS:
-        runs = [one for one in results["runs"] if one["variant"] == precision]
-        if runs:
-            last = [one["rows"][-1] for one in runs]
-            columns = [[row[name] for row in last] for name in ("roi_entropy", "f1", "seconds")]
-            texts = (seeds_text(columns[0]), seeds_text(columns[1]), f"{mean(columns[2]):.0f}")
-            lines.append((precision, str(len(runs)), *_reached(runs), *texts))
+    for precision, runs in by_variant(results["runs"], VARIANTS).items():
+        last = [one["rows"][-1] for one in runs]
+        columns = [[row[name] for row in last] for name in ("roi_entropy", "f1", "seconds")]
+        texts = (seeds_text(columns[0]), seeds_text(columns[1]), f"{mean(columns[2]):.0f}")
+        lines.append((precision, str(len(runs)), *_reached(runs), *texts))
     steps = max(one["rows"][-1]["training_step"] for one in results["runs"])
     header = ("precision", "seeds", f"seconds to {PAPER} bit", "transitions",
               f"ROI entropy after {steps} steps [bit]", "F1", "seconds in all")  # fmt: skip

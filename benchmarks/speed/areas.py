@@ -20,6 +20,7 @@ from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
 from benchmarks.speed.scaling import fit_exponent
+from marl_framework.config.errors import ConfigError
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.planners.registry import make_planner
@@ -39,7 +40,10 @@ def measure(job: Job) -> dict[str, Any]:
     Returns:
         `settings`, `rows` and `growth`. A row has `planner`, `uavs`, `side` [m], `positions`,
         `seconds_plan` and `seconds_fly` of a move, and `mebibytes`. Growth has, by planner, the
-        exponents over `positions` and `uavs`; None with fewer than two rows.
+        exponents over `positions` and `uavs`; None with fewer than two sizes.
+
+    Raises:
+        ConfigError: no team fits into an area.
     """
     options, rows = job.options, []
     for side in options.sides:
@@ -48,6 +52,8 @@ def measure(job: Job) -> dict[str, Any]:
         for uavs in (number for number in options.teams if number <= x * y):
             config = with_overrides(job.config, *area, f"{TEAM}={uavs}", HORIZON)
             rows += [_row(config, job.device, name, side) for name in options.planners]
+    if not rows:
+        raise ConfigError("--teams: none fits into an area of --sides; give a smaller team")
     growth = {name: _growth([r for r in rows if r["planner"] == name]) for name in options.planners}
     return {"settings": {"moves": MOVES}, "rows": rows, "growth": growth}
 
@@ -85,7 +91,7 @@ def _growth(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         most = max(row[other] for row in rows)
         part = sorted((row[size], row["seconds_plan"]) for row in rows if row[other] == most)
         sizes, seconds = zip(*part, strict=True)
-        exponents[size] = fit_exponent(sizes, seconds) if len(part) > 1 else None
+        exponents[size] = fit_exponent(sizes, seconds) if len({*sizes}) > 1 else None
     return exponents
 
 

@@ -21,11 +21,10 @@ import torch
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import number_text, table_text
-from benchmarks.helpers.trainings import time_steps
+from benchmarks.helpers.trainings import time_steps, warmed_up
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
 from marl_framework.training.processes import thread_variables
-from marl_framework.training.trainer import Trainer
 
 ROWS = {
     "alone": (1, 0, False),
@@ -78,8 +77,7 @@ def measure_row(job: Job, trainings: int, loops: int) -> list[float]:
 def _train(config: Config, device: torch.device, seconds: float) -> float:
     """Train until all trainings of the row are timed; return this one's transitions/s."""
     config = with_overrides(config, "learning.update_interval=1")
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    trainer.make_steps(timer)
+    (trainer, _), timer = warmed_up(config, device), StageTimer(device)
     processes.wait_for_others()
     steps, used = 0, 0.0
     while used < seconds:

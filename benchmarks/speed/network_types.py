@@ -17,6 +17,7 @@ import torch
 from benchmarks.helpers import harness
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
+from benchmarks.helpers.trainings import warmed_up
 from marl_framework.config.model import Config
 from marl_framework.mission.environment import MissionEnvironment
 from marl_framework.observations.builder import make_builder
@@ -53,8 +54,9 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 def _measure_one(config: Config, device: torch.device, seconds: float) -> dict[str, Any]:
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    step = harness.measure(lambda: trainer.make_steps(timer), seconds, device, least=1)
+    (trainer, _), timer = warmed_up(config, device), StageTimer(device)
+    make_steps = partial(trainer.make_steps, timer)
+    step = harness.measure(make_steps, seconds, device, warm_up=0, least=1)
     actor = trainer.algorithm.modules["actor"]
     moves = {missions: _time_move(trainer, missions, seconds / 4) for missions in MISSIONS}
     return {

@@ -27,10 +27,9 @@ import torch.distributed as dist
 from benchmarks.helpers import processes
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.text import duration_text, table_text
-from benchmarks.helpers.trainings import time_steps
+from benchmarks.helpers.trainings import time_steps, warmed_up
 from marl_framework.config.model import Config
 from marl_framework.stage_timer import StageTimer
-from marl_framework.training.trainer import Trainer
 
 COUNTS = (2, 4, 8, 16, 32, 64)
 LINKS = {
@@ -90,9 +89,8 @@ def measure_step(config: Config, device: torch.device, repeats: int) -> dict[str
         the mean `gradient_bytes` of an update, and `transitions`.
     """
     config = with_overrides(config, "learning.update_interval=1")
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    trainer.make_steps(timer)
-    walls, stages = zip(*time_steps(trainer, timer, repeats), strict=True)
+    trainer, _ = warmed_up(config, device)
+    walls, stages = zip(*time_steps(trainer, StageTimer(device), repeats), strict=True)
     learning = config.learning
     sizes = [
         sum(p.numel() * p.element_size() for p in trainer.algorithm.modules[name].parameters())

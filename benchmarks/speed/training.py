@@ -25,18 +25,13 @@ from itertools import repeat
 from statistics import median
 from typing import Any
 
-import torch
-
 from benchmarks.helpers.command_line import Job, Parser, with_overrides
 from benchmarks.helpers.harness import peak_memory, quartiles, reset_peak_memory
 from benchmarks.helpers.networks_alone import NetworksAlone
 from benchmarks.helpers.text import duration_text, number_text, table_text
-from benchmarks.helpers.trainings import time_steps
-from marl_framework.algorithms.graphs import WARM_UP, uses_graphs
+from benchmarks.helpers.trainings import time_steps, warmed_up
 from marl_framework.config.loading import config_to_dict
-from marl_framework.config.model import Config
 from marl_framework.stage_timer import OTHER, StageTimer
-from marl_framework.training.trainer import Trainer
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 
@@ -46,13 +41,12 @@ def measure(job: Job) -> dict[str, Any]:
     device, steps, against = job.device, job.options.steps, job.options.against
     reset_peak_memory(device)
     config = with_overrides(job.config, "learning.update_interval=1")
-    warm_up = WARM_UP + 1 if uses_graphs(config, device) else 1
-    trainer = _warmed_up(config, device, warm_up)
+    trainer, warm_up = warmed_up(config, device)
     peak = peak_memory(device)  # before anything is made that training does not need
     timed = time_steps(trainer, StageTimer(device), steps)
     other: Iterator[tuple[float, dict[str, float]]] = repeat((0.0, {}))
     if against:
-        other_trainer = _warmed_up(with_overrides(config, against), device, warm_up)
+        other_trainer, _ = warmed_up(with_overrides(config, against), device)
         other = time_steps(other_trainer, StageTimer(device), steps)
     alone = NetworksAlone(config, device)
     transitions = config.schedule.transitions_per_step
@@ -94,15 +88,6 @@ def measure(job: Job) -> dict[str, Any]:
             }
         job.save(results)
     return results
-
-
-def _warmed_up(config: Config, device: torch.device, steps: int) -> Trainer:
-    """Return a trainer after some training steps."""
-    trainer, timer = Trainer(config, device), StageTimer(device)
-    for _ in range(steps):
-        trainer.make_steps(timer)
-    timer.wall()  # waits for the device
-    return trainer
 
 
 def _speeds(

@@ -161,7 +161,7 @@ def terrain_overrides(name: str) -> list[str]:
     if name.startswith(_RASTER) and name != _RASTER:
         path = json.dumps(name.removeprefix(_RASTER))  # quoted, so that YAML reads a string
         return ["sensor.simulation.kinds=[raster]", f"sensor.simulation.raster.path={path}"]
-    if name not in _TERRAINS and Path(name).is_file():
+    if name not in _TERRAINS and os.path.isfile(name):
         raise ConfigError(f"--terrain {name}: a file needs a prefix; use {_RASTER}{name}")
     if name not in _TERRAINS and "." not in name:
         known = ", ".join((*_TERRAINS, "raster:PATH", "data:NAME"))

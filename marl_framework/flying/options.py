@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -114,8 +115,8 @@ def _run(options: argparse.Namespace, given: argparse.Namespace) -> int:
 
 def _record_file(where: str) -> Path:
     """Return the record that `--replay` names. Raises ConfigError if it does not exist."""
-    path = Path(where) / RECORD if Path(where).is_dir() else Path(where)
-    if not path.is_file():
+    path = Path(where) / RECORD if os.path.isdir(where) else Path(where)
+    if not os.path.isfile(path):
         raise ConfigError(f"--replay {path}: no such file; give a run folder or its {RECORD}")
     return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def checkpoint_file(name: str) -> Path:
     if not name:
         raise ConfigError("checkpoint: the name is empty; give a run folder or a checkpoint file")
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, never raises
         for file in (path / "checkpoints" / "best.pt", path / "checkpoints" / "last.pt"):
             if file.is_file():
                 return file

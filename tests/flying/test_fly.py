@@ -145,6 +145,7 @@ REAL = (*ONE, "--vehicle", "udpin://127.0.0.1:1", "--set", "experiment.missions.
         ((*REAL, "--set", "experiment.constraints.obstacles.number=1"), "obstacles.number"),
         ((*REAL, "--set", "environment.field=random"), "environment.field: not"),
         (("--replay", "missing.mcap"), "missing.mcap"),
+        (("--replay", "x" * 300), "--replay x"),
         (("--replay", __file__), "test_fly.py"),
         (("--replay", __file__, "--dry-run"), "--dry-run"),
         (("--replay", str(Path(__file__).parent)), "flying/flight.mcap"),

@@ -21,3 +21,11 @@ def test_each_planner_is_timed_for_each_area_and_team(tmp_path, capsys):
     assert growth["positions"] is None  # the largest team fits into one area
     assert isinstance(growth["uavs"], float)
     assert "planning grows with" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+def test_areas_with_as_many_positions_have_no_growth(tmp_path):
+    words = ("--planners", "random", "--teams", "2", "--sides", "50,51")
+    found = run(areas, tmp_path, *words)
+    assert len(found["rows"]) == 2
+    assert found["growth"]["random"] == {"positions": None, "uavs": None}
