@@ -114,7 +114,7 @@ def _make_parser(description: str | None) -> Parser:
     add("--html", action="store_true", help=meaning)
     meaning = "evaluate a training run's latest team after each checkpoint, with --html"
     add("--watch", metavar="RUN", help=meaning)
-    meaning = "folder for the results; earlier results are replaced (with --watch: RUN/watch)"
+    meaning = "folder for the results; existing files are replaced (with --watch: RUN/watch)"
     add("--out", metavar="DIR", help=meaning)
     return parser
 
