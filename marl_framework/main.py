@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from marl_framework.command_line import BAD_INPUT, Parser, as_program
+from marl_framework.config.errors import ConfigError
 from marl_framework.training.ranks import Ranks
 
 
@@ -16,10 +18,11 @@ class _Parser(Parser):
     """Parser that reports an error once, not on each rank."""
 
     def error(self, message: str) -> NoReturn:
-        ranks = Ranks.of()
-        if not ranks.leads:
-            ranks.wait_for_leader()
-            sys.exit(BAD_INPUT)
+        with suppress(ConfigError):  # incomplete variables of torchrun
+            ranks = Ranks.of()
+            if not ranks.leads:
+                ranks.wait_for_leader()
+                sys.exit(BAD_INPUT)
         super().error(message)
 
 

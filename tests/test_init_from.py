@@ -210,8 +210,9 @@ def test_a_run_records_what_it_started_with_and_resumes_without_it(tmp_path, cap
     assert "initial_weights" not in house.results("fresh")
 
     assert house.train("parts", *start, steps=2) == 0
+    (house.runs / "a").rename(house.runs / "moved")
     longer = ("--resume", "--allow-changed", "learning.training_steps")
-    assert house.train("parts", *longer) == 0
+    assert house.train("parts", *start, *longer) == 0
     assert house.results("parts")["weights_sha256"] == whole["weights_sha256"]
     assert house.results("parts")["initial_weights"] == record
 

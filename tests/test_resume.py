@@ -294,6 +294,14 @@ def test_a_changed_configuration_is_refused_by_key_unless_allowed(house: House, 
     assert noted["changed"] == {"learning.gamma": 0.5, "learning.actor.learning_rate": 0.25}
 
 
+def test_a_finished_run_takes_up_an_allowed_change(house: House, whole: Path, capsys) -> None:
+    beside(house, whole)
+    changed, key = ("evaluation.missions=3",), "evaluation.missions"
+    assert house.train("whole", "--resume", "--allow-changed", key, sets=changed) == 0
+    assert house.train("whole", "--resume", sets=changed) == 0
+    assert house.checkpoint("whole")["config"]["evaluation"]["missions"] == 3
+
+
 def test_a_finished_run_goes_on_for_longer(house: House, whole: Path) -> None:
     beside(house, whole)
     longer = ("learning.training_steps=10",)
@@ -358,6 +366,12 @@ def test_a_second_training_of_a_name_is_refused(house: House, refused) -> None:
     with pytest.raises(ConfigError, match=f"process {os.getpid()} on "):
         RunLock(house.runs / "t")
     assert {p: p.stat().st_mtime_ns for p in (house.runs / "t").rglob("*")} == before
+    file = house.runs / "t" / "status.json"
+    status = json.loads(file.read_text())
+    status["process"] |= {"boot": "of an earlier start of this host"}  # not yet that of the lock
+    file.write_text(json.dumps(status))
+    with pytest.raises(ConfigError, match="is in progress; "):
+        RunLock(house.runs / "t")
     lock.release()
     assert house.train("t", "--resume") == 0
 

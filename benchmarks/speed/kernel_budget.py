@@ -110,7 +110,7 @@ def count(config: Config, triton: bool) -> dict[str, Any]:
             gpu.watch(owner, method, stage, within=("rollout", "move"))
         task.reset()  # allocates the buffers
         with gpu.stage("rollout"), FlopCounterMode(display=False) as acting:
-            rollout = trainer.collector.collect(
+            rollout = trainer.collectors[0].collect(
                 trainer.algorithm.act, 0.1, config.schedule.rollouts_per_step
             )
         peaks["rollout"] = gpu.restart_peak()

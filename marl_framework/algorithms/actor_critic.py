@@ -221,8 +221,7 @@ class ActorCritic(ABC):
             return flat
         with self._amp():
             logits = torch.cat([self._teacher(chunk) for chunk in flat.observations.split(4096)])
-        masked = logits.float().masked_fill(~flat.masks, -torch.inf)
-        return replace(flat, teacher=masked.softmax(-1))
+        return replace(flat, teacher=policy_probabilities(logits, flat.masks, 0.0))
 
     def update(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from marl_framework.algorithms.actor_critic import ActorCritic
@@ -22,14 +21,9 @@ class COMAWrapper(ActorCritic):
 
     def transitions(self, rollout: Rollout) -> Transitions:
         """Return all transitions of a rollout with their TD(λ) targets."""
-        return Transitions.of(rollout, self.targets(rollout))
-
-    @torch.no_grad()
-    def targets(self, rollout: Rollout) -> Tensor:
-        """Compute TD(λ) targets [T, E, N] with one batched pass of the target critic."""
         actions = rollout.actions
         values = select_taken(self.evaluate(rollout), actions.flatten()).view_as(actions)
-        return self.returns(rollout, values)
+        return Transitions.of(rollout, self.returns(rollout, values))
 
     def credited(self, part: Transitions) -> Tensor | None:
         """Return the TD(λ) returns, or None to credit actions with the critic's Q(s, a)."""

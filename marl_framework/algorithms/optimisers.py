@@ -134,8 +134,8 @@ def apply_gradients(
     step. With float16, the scaler skips steps with overflowing gradients.
 
     `loss` is that of the stored gradients; parameters without a gradient do not change. A scalar
-    `halted` above 0 skips the step. `rule` is `step_rule` or its kernel. Returns the gradient norm
-    before clipping, and 1 if loss or norm was not finite, else 0.
+    `halted` above 0 skips the step, except in float16. `rule` is `step_rule` or its kernel. Returns
+    the gradient norm before clipping, and 1 if loss or norm was not finite, else 0.
     """
     (group,) = optimizer.param_groups
     parameters = [p for p in group["params"] if p.grad is not None]

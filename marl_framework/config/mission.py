@@ -156,7 +156,7 @@ class MappingConfig(types.Section):
     prior: types.Probability = 0.5
     """Prior probability of ROI. The published update subtracts the prior's odds for each reading,
     which is Bayes' rule only for 0.5."""
-    caution: types.Rate = 1.0
+    caution: Annotated[float, Field(ge=1e-9, le=1)] = 1.0
     """Exponent of the odds of each reading, as a worse camera would have them; 1 trusts
     `sensor.model`."""
 

@@ -216,8 +216,11 @@ def _check_lattice(config: Config) -> None:
             f"{spacing} {config.experiment.constraints.spacing:g} m gives a lattice of {x} x {y} "
             "positions; at least 2 x 2 are required: raise environment.x_dim and y_dim"
         )
-    if x * y > 2**14:
-        raise ValueError(f"a lattice of {x} x {y} positions is too large; raise {spacing}")
+    if x * y > 2**14 or max(x, y) > 2**9:
+        raise ValueError(
+            f"a lattice of {x} x {y} positions is too large: at most {2**9} along a side and "
+            f"{2**14} in all; raise {spacing}"
+        )
     if x > rows or y > cols:
         raise ValueError(
             f"the lattice of {x} x {y} positions is finer than the map of {rows} x {cols} cells; "

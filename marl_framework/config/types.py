@@ -89,6 +89,8 @@ Drawn = Annotated[
 
 
 def _low_comes_first(ends: dict[str, float]) -> dict[str, float]:
+    if len(ends) < 2:
+        raise ValueError("must have both low and high")
     if ends["low"] > ends["high"]:
         raise ValueError(f"low {ends['low']:g} is above high {ends['high']:g}")
     return ends
@@ -99,7 +101,7 @@ Ends = dict[Literal["low", "high"], T]
 Spread = Annotated[
     Annotated[T, Tag(ONE)]
     | Annotated[tuple[T, ...], Field(min_length=1, max_length=1000), Tag(LIST)]
-    | Annotated[Ends[T], Field(min_length=2), AfterValidator(_low_comes_first), Tag(RANGE)],
+    | Annotated[Ends[T], AfterValidator(_low_comes_first), Tag(RANGE)],
     Discriminator(_form_or_range),
 ]
 """One value for all missions, or a list or `{low: a, high: b}` from which each mission draws."""

@@ -60,7 +60,7 @@ class FlightRecord:
     path: Tensor
     """Coordinates (x, y, altitude) at each reading [m], [E, T + 1, N, 3] float32."""
     footprints: Tensor
-    """Cells in view, half-open (row0, row1, col0, col1), [E, T + 1, N, 4] int64."""
+    """Cells read, half-open (row0, row1, col0, col1), [E, T + 1, N, 4] int64; 0 for no reading."""
     active: Tensor
     """Whether each UAV took each reading, [E, T + 1, N] bool; inactive UAVs do not move."""
     truth: Tensor
@@ -192,12 +192,12 @@ class FlightLog:
 
     def add(self, state: MissionState, active: Tensor) -> None:
         """Add the readings of a round; `active` says which UAVs took one, [E, N] bool."""
-        footprints = self._env.camera.team_boxes(state.positions, active)[..., :4]
-        self._readings.append((state.positions.clone(), active, footprints))
         read = active & state.readings.flatten(2).any(-1)  # a lost frame has no readings
+        footprints = self._env.camera.boxes(state.positions)[..., :4] * read.unsqueeze(-1)
+        self._readings.append((state.positions.clone(), active, footprints))
         if self._noise is not None:
             self._noise.add(state, active)
-        self._seen |= cells_in_view(footprints * read.unsqueeze(-1), self._env.camera.shape)
+        self._seen |= cells_in_view(footprints, self._env.camera.shape)
         if self._inside is not None:
             self._seen &= self._inside
         self._belief = state.global_belief

@@ -96,7 +96,7 @@ def _render_page(
     return Template(parts["page.html"]).substitute(
         title=html.escape(f"Mission {index}: {', '.join(records)}"),
         subtitle=html.escape(
-            f"{team} UAV{'s' if team > 1 else ''} map {area.x_dim:g} × {area.y_dim:g} m in "
+            f"{team} {'UAVs map' if team > 1 else 'UAV maps'} {area.x_dim:g} × {area.y_dim:g} m in "
             f"{moves} moves, at altitudes of {heights} m"
         ),
         refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',

@@ -139,7 +139,8 @@ def table_text(results: Mapping[str, Any]) -> str:
     summary, differences = results["summary"], results["differences"]
     first, reference = next(iter(summary)), reference_policy(summary)
     missions, blocks = len(results["policies"][first]["return"]), results["blocks"]
-    ground = "" if blocks is None else f", {len(set(blocks))} blocks of ground"
+    number = len(set(blocks or ()))
+    ground = f", {number} block{'s' * (number != 1)} of ground" if number else ""
     title = f"{missions} mission{'s' * (missions != 1)}{ground}, after the last move"
     columns = ["mean ± std", "interquartile mean [95 %]"]
     columns += [f"− {reference} [95 %]"] if differences else []

@@ -112,8 +112,9 @@ class FrameFolder:
 
 def _image_of(path: Path) -> Path:
     for suffix in SUFFIXES:
-        if (image := path.with_suffix(suffix)).is_file():
-            return image
+        for ending in (suffix, suffix.upper()):  # cameras write .JPG
+            if (image := path.with_suffix(ending)).is_file():
+                return image
     raise UnusableFrameError("no image")
 
 

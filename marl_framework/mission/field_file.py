@@ -48,6 +48,11 @@ def read_tables(name: str, config: Config) -> FieldTables:
     axes = zip(config.geometry.map_shape, config.geometry.cell_size, strict=True)
     rows, cols = ((np.arange(number) + 0.5) * size for number, size in axes)
     cells = shapely.intersects_xy(shape, rows[:, None], cols)
+    if not cells.any():
+        raise ConfigError(
+            f"{FIELD_KEY}: {name} holds no middle of a map cell; raise sensor.pixel.number_x and "
+            "number_y, or use a larger field"
+        )
     return FieldTables(torch.from_numpy(cells), torch.from_numpy(leaves), in_field)
 
 

@@ -111,7 +111,7 @@ class Lattice:
             horizontal_costs(config), dtype=torch.float64, device=device
         )
         # Sums of floats are inexact: a cost may exceed the remaining budget by this tolerance.
-        self._tolerance = 1e-9 * max(config.missions.cost_limits)
+        self._tolerance = 1e-9 * min(config.missions.cost_limits)
         level = [
             c for (*planar, dz), c in zip(steps, costs, strict=True) if dz == 0 and any(planar)
         ]

@@ -191,9 +191,11 @@ def footprint(scene: Scene) -> Tensor:
     """Draw the footprint of the UAV, and footprints of the UAVs it hears."""
     if not scene.world.has_delays:
         return scene.footprints().heard_map(scene.state.heard)
-    heard, n = scene.heard(), scene.world.n_agents
-    maps = scene.viewers.footprints().heard_map(heard.repeat_interleave(n, dim=0))
-    return maps.unflatten(0, (-1, n)).diagonal(dim1=1, dim2=2).movedim(-1, 1)
+    heard, own = scene.heard(), scene.world.ids - 1
+    maps = scene.viewers.footprints().heard_map(
+        heard.flatten(0, 1).unsqueeze(1), own.repeat(len(heard)).unsqueeze(1)
+    )
+    return maps.view(*heard.shape[:2], *scene.world.shape)
 
 
 def uncertainty(scene: Scene) -> Tensor:

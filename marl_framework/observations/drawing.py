@@ -98,15 +98,19 @@ class FootprintStrips:
         self._in_rows, self._row_shares = _cut_strips(row0, row1, map_shape[0], shape[0])
         self._in_cols, self._col_shares = _cut_strips(col0, col1, map_shape[1], shape[1])
 
-    def heard_map(self, heard: Tensor) -> Tensor:
-        """Return area means [E, N, X, Y] of maps that show the UAVs' own and heard footprints.
+    def heard_map(self, heard: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return area means [E, M, X, Y] of maps that show the own and heard footprints of M UAVs.
 
-        Values are 1 in the own footprint, 0 in heard ones, else 0.5. `heard` is [E, N, N] bool.
+        Values are 1 in the own footprint, 0 in heard ones, else 0.5. `heard` is [E, M, N] bool, and
+        `own` the index of each UAV, [E, M] int64; None for all N.
         """
-        own = self._in_rows.unsqueeze(-1) * self._in_cols.unsqueeze(-2)
+        rows, cols = self._in_rows, self._in_cols
+        if own is not None:
+            rows, cols = (strips.take_along_dim(own.unsqueeze(2), 1) for strips in (rows, cols))
+        seen = rows.unsqueeze(-1) * cols.unsqueeze(-2)
         rows = heard.unsqueeze(-1) * self._in_rows.unsqueeze(1)  # [E, N, N, S]
         number = rows.mT @ self._in_cols.unsqueeze(1)  # of heard footprints
-        values = number.clamp_(max=1).mul_(-UNSEEN).add_(UNSEEN).maximum(own)
+        values = number.clamp_(max=1).mul_(-UNSEEN).add_(UNSEEN).maximum(seen)
         return area_pool(values, self._row_shares.unsqueeze(1), self._col_shares.unsqueeze(1))
 
     def global_map(self) -> Tensor:

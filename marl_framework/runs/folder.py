@@ -61,7 +61,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, lock: RunLock, made_parents: tuple[Path, ...] = ()) -> None:
-        self.path, self.name = path, path.name
+        self.path = path
         self._lock, self._made_parents = lock, made_parents
         self.config_file = path / "config.yaml"
         self.environment_file = path / _ENVIRONMENT

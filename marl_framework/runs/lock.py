@@ -42,7 +42,8 @@ class RunLock:
             held = state == "training" and bool(is_alive(process))
         if held:
             self.release()
-            holder = f" (process {process['number']} on {process['host']})" if process else ""
+            known = process and is_alive(process) is not False  # else of an earlier training
+            holder = f" (process {process['number']} on {process['host']})" if known else ""
             raise ConfigError(
                 f"run name {folder.name}: a training run with this name is in progress{holder}; "
                 "wait for its end, stop it or choose another name"

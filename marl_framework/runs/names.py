@@ -56,7 +56,7 @@ def checkpoint_file(name: str) -> Path:
     path = Path(name)
     if os.path.isdir(path):  # unlike Path.is_dir, never raises
         for file in (path / "checkpoints" / "best.pt", path / "checkpoints" / "last.pt"):
-            if file.is_file():
+            if os.path.isfile(file):
                 return file
         raise ConfigError(
             f"checkpoint {name}: the folder has neither checkpoints/best.pt nor "

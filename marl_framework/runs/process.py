@@ -22,7 +22,8 @@ def is_alive(process: Mapping[str, Any]) -> bool | None:
         return None
     if process.get("boot") != _boot_id():  # the host was restarted
         return False
-    return start_time(process.get("number", 0)) == process.get("started")
+    number, started = process.get("number", 0), process.get("started")
+    return start_time(number) == started if started else _exists(number)
 
 
 def start_time(number: int) -> str:
@@ -33,6 +34,15 @@ def start_time(number: int) -> str:
         return ""
     state, *fields = text.rpartition(")")[2].split()
     return "" if state == "Z" else fields[18]  # field 22 of proc(5), starttime
+
+
+def _exists(number: int) -> bool:
+    """Return whether any process has this number; for systems without /proc, such as macOS."""
+    try:
+        os.kill(number, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it belongs to another user
+    return True
 
 
 def _boot_id() -> str:

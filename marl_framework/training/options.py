@@ -189,7 +189,7 @@ def read_start(options: argparse.Namespace) -> Start:
         check_run_name(options.run_name)
     elif not (options.check or options.print_config):
         require(options, {"resume": "run_name", "archive_earlier": "run_name"})
-    if options.init_from is not None:
+    if options.init_from is not None and not options.resume:
         with found_at("--init-from"):
             checkpoint_file(options.init_from)
     require_number("profile", options.profile, 0)

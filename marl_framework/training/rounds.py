@@ -17,7 +17,7 @@ from marl_framework.config.model import Config
 from marl_framework.device import describe_device, resolve_device
 from marl_framework.mission.seeding import MAX_RANK, split_seed
 from marl_framework.runs.checkpoint_store import BEST, LAST, CheckpointStore
-from marl_framework.runs.files import link_file, read_json
+from marl_framework.runs.files import link_file
 from marl_framework.runs.folder import RunFolder
 from marl_framework.runs.log import RunLog
 from marl_framework.training.base import RunTrainer
@@ -57,6 +57,7 @@ class RoundTrainer(RunTrainer):
         self._generator = torch.Generator(device).manual_seed(seed)
         self._section: PredictionConfig | DistillationConfig = getattr(config, self.name)
         self.rounds = 0
+        self._last: dict[str, float] = {}
 
     @property
     def steps(self) -> int:
@@ -82,12 +83,11 @@ class RoundTrainer(RunTrainer):
     def train(self, run: RunFolder | None, profile: int = 0) -> dict[str, Any]:
         """Run all remaining rounds, or stop after the round in which `interrupt` is called."""
         assert run is not None  # rank 0 is the only process
-        metrics: dict[str, float] = read_json(run.status_file, "last")  # when resuming
         store = CheckpointStore(run.checkpoints, 1, warn)  # large: contains all flown missions
         tag = f"{self.name}/{{}}".format
         with make_logger(self.config, run, self.rounds, warn, tag) as logger:
             while not (self.is_over() or self.interrupted):
-                metrics = self.round()
+                self._last = metrics = self.round()
                 logger.write(self.rounds, metrics)
                 print(self.describe(metrics), flush=True)
                 if metrics.get("skipped_updates"):
@@ -100,6 +100,7 @@ class RoundTrainer(RunTrainer):
                 if not store.save(self.rounds, self.state_dict()):
                     raise OSError(f"the state after round {self.rounds} could not be saved")
                 run.write_status("training", training_step=self.rounds, last=metrics)
+        metrics = self._last
         if self.is_over():
             metrics = metrics | self.finish(run)
             link_file(run.checkpoints / LAST, run.checkpoints / BEST)
@@ -135,11 +136,12 @@ class RoundTrainer(RunTrainer):
 
     def own_state(self) -> dict[str, Any]:
         """Return all random streams; subclasses add what they learned and stored."""
-        return {"generators": [stream_state(each, self.device) for each in self.streams]}
+        streams = [stream_state(each, self.device) for each in self.streams]
+        return {"generators": streams, "last": self._last}
 
     def load_own_state(self, state: Mapping[str, Any], report: Callable[[str], None]) -> None:
         """Load what `own_state` returned; seed new streams on another kind of device."""
-        self.rounds = int(state["training_step"])
+        self.rounds, self._last = int(state["training_step"]), dict(state.get("last", {}))
         report_other_streams(state, self.device, Ranks(), report)
         saved = zip(state["generators"], self.streams, strict=True)
         for number, (stream, generator) in enumerate(saved):

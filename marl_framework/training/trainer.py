@@ -18,6 +18,7 @@ from marl_framework.algorithms.registry import make_algorithm
 from marl_framework.algorithms.rollout import RolloutCollector
 from marl_framework.config.derived import passes
 from marl_framework.config.errors import ConfigError
+from marl_framework.config.loading import config_to_dict
 from marl_framework.config.model import Config
 from marl_framework.device import describe_device, synchronize
 from marl_framework.evaluation.flight import FlightRecord, evaluate
@@ -67,7 +68,6 @@ class Trainer(RunTrainer):
         task: training missions in the first area.
         algorithm: algorithm that acts and learns.
         collectors: collectors of rollouts with the algorithm's policy, one for each area.
-        collector: collector of rollouts in the first area.
         validation: validation missions and best result.
         episodes: number of missions flown for training so far, on all ranks.
     """
@@ -100,7 +100,6 @@ class Trainer(RunTrainer):
         self.collectors = [
             RolloutCollector(task, metrics, graphs, self.algorithm.precision) for task in self.tasks
         ]
-        self.collector = self.collectors[0]
         self._planners = [
             LearnedPlanner(self.algorithm.act, task.builder, task.environment.lattice)
             for task in self.tasks
@@ -350,7 +349,7 @@ class Trainer(RunTrainer):
         self.validation.since_best = int(state["evaluations_without_better"])
         self._last, self._logger_state = dict(state["last"]), state["logger"]
         self._initial = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
-        self._resumed = True
+        self._resumed = state["config"] == config_to_dict(self.config)  # else save it anew
         report_other_streams(state, self.device, self.ranks, report)
         generator, rank = self.task.generator, self.ranks.rank
         if state["device"] != self.device.type:

@@ -78,7 +78,7 @@ def test_the_collector_records_what_happened():
 
 def test_all_transitions_are_used_once_per_pass_in_equal_batches():
     coma, rollout = make(batch_number=5, data_passes=3), rollout_on(num_envs=4)  # 16 transitions
-    seen, targets = recorded(coma), coma.targets(rollout).flatten().sort().values
+    seen, targets = recorded(coma), coma.transitions(rollout).targets.sort().values
     coma.update(rollout, 0.1)
     assert [len(batch) for batch in seen] == [4, 3, 3, 3, 3] * 3
     for k in range(3):
@@ -139,13 +139,15 @@ def test_a_state_in_another_order_of_memory_continues_alike():
 
 def test_targets_come_from_the_target_critic_and_keep_episodes_apart():
     coma, first, second = make(), rollout_on(num_envs=3), rollout_on(num_envs=1)
-    before = coma.targets(first)
-    joined = coma.targets(concatenate([first, second]))
-    torch.testing.assert_close(joined, torch.cat((before, coma.targets(second)), 1))
+    before, after = (
+        coma.transitions(each).targets.view_as(each.actions) for each in (first, second)
+    )
+    joined = coma.transitions(concatenate([first, second])).targets
+    torch.testing.assert_close(joined, torch.cat((before, after), 1).flatten())
     with torch.no_grad():
         for parameter in coma.critic.parameters():
             parameter.add_(1.0)
-    torch.testing.assert_close(coma.targets(first), before)
+    torch.testing.assert_close(coma.transitions(first).targets, before.flatten())
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ BAD_VALUES = [
     ("flying.camera.latency", "-1"),
     *(("sensor.simulation.raster.threshold", value) for value in ("p100", "true")),
     ("sensor.model.table.low", "{low: 0.1}"),
+    *(("mapping.caution", value) for value in ("0", "1e-17", "1.5")),
     ("sensor.model.table[5]", "{5: 0.5}"),
     ("sensor.model.table", "[0.1]"),
     ("logging.writers", "[tensorboard, tensorboard]"),
@@ -248,7 +249,15 @@ CONTRADICTIONS = [
         "environment: {field: random}\nexperiment: {missions: {start: corners}}",
         "environment.field random requires experiment.missions.start random",
     ),
+    *(
+        (
+            f"experiment: {{uav: {{position_error: {{bias: {ends}}}}}}}",
+            "bias: must have both low and",
+        )
+        for ends in ("{low: 1}", "{high: 1}", "{}")
+    ),
     ("environment: {x_dim: 2000, y_dim: 2000}", "experiment.constraints.spacing"),
+    ("environment: {x_dim: 5000, y_dim: 20}", "experiment.constraints.spacing"),
     ("sensor: {pixel: {number_x: 8000, number_y: 8000}}", "sensor.pixel.number_x"),
     ("sensor: {pixel: {number_x: 2}}\nexperiment: {constraints: {spacing: 1}}", "sensor.pixel"),
     ("experiment: {constraints: {min_altitude: 20}}", "min_altitude 20 .*max_altitude 15"),

@@ -78,6 +78,7 @@ def test_a_flight_equals_a_replay_by_hand(lost_frames: float) -> None:
     scale = env.config.experiment.reward
     for reading in range(env.episode_length + 1):
         fp = env.camera.footprint(state.positions)
+        own = record.footprints[:, reading]
         for e in range(2):
             for n in range(env.n_agents):
                 rows, cols = (
@@ -88,6 +89,8 @@ def test_a_flight_equals_a_replay_by_hand(lost_frames: float) -> None:
                 corner = fp.window_row[e, n].item(), fp.window_col[e, n].item()
                 for cell in np.argwhere(state.readings[e, n].numpy() != 0):
                     seen[e, *(corner + cell)] = True
+                box = [rows.start, rows.stop, cols.start, cols.stop]
+                assert own[e, n].tolist() == (box if state.readings[e, n].any() else [0] * 4)
                 heights[e, state.positions[e, n, 2]] += 1
         found = metrics.map_metrics(state.global_belief, state.truth, torch.tensor(seen))
         for name, expected in found.items():

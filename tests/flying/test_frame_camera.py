@@ -275,6 +275,14 @@ def test_frames_that_do_not_fit_are_ignored(tmp_path: Path, reason: str | None) 
     assert camera.ignored.total() == (reason is not None)
 
 
+def test_endings_may_be_in_upper_case(tmp_path: Path) -> None:
+    config = config_with()
+    camera = FrameCamera(FrameFolder(tmp_path), environment_of(config), None, SimulatedClock())
+    save(tmp_path, "frame", image_of(config, GOOD), GOOD, 0.0)
+    (tmp_path / "frame.png").rename(tmp_path / "frame.PNG")
+    assert camera.take(PLACE, 4) is not None
+
+
 def test_json_that_is_nested_too_deeply_is_ignored(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "frame.png"), np.zeros((4, 4), np.uint8))
     (tmp_path / "frame.json").write_text("[" * 100_000)

@@ -80,7 +80,8 @@ def test_losses_targets_and_gradients_are_the_cores(advantage: str) -> None:
         key = ("module", "network", *name.split("."))
         loss.target_critic_network_params[key].data.copy_(parameter)
     data = loss.targets(_as_tensordict(rollout))
-    expected = wrapper.targets(rollout).transpose(0, 1).unsqueeze(-1)
+    expected = wrapper.transitions(rollout).targets.view_as(rollout.actions)
+    expected = expected.transpose(0, 1).unsqueeze(-1)
     torch.testing.assert_close(data["value_target"], expected)
 
     losses = loss(data.reshape(-1))  # without their order in time

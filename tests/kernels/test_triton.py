@@ -317,7 +317,7 @@ def test_maps_and_updates_on_a_gpu_are_those_of_plain_operators(predicted: bool)
         config = load_config("params_gpu.yaml", [*few, f"compute.compile={compiled}"])
         trainers.append(Trainer(config, GPU))
     first = trainers[0]
-    rollout = first.collector.collect(first.algorithm.act, 0.1)
+    rollout = first.collectors[0].collect(first.algorithm.act, 0.1)
     state, actions = first.task.state, rollout.actions[-1]
     for draw in ("actor", "critic_only"):
         arguments = (state,) if draw == "actor" else (state, actions)

@@ -126,6 +126,15 @@ def test_limits_are_drawn_for_each_uav() -> None:
     assert (state.limit[:, 0] != state.limit[:, 1]).any()
 
 
+def test_a_high_limit_of_others_lets_nobody_spend_more() -> None:
+    level = {"climb": 0.0, "descent": 0.0, "reading": 0.0}  # 5 a move
+    env, state = environment((54.0, 1e9), actions=4, budget=20, cost=level)
+    planner, generator = make_planner("random", env), torch.Generator().manual_seed(0)
+    for _ in range(env.episode_length):
+        env.step(state, planner.act(state, generator)[0])
+        assert state.left.min() >= 0
+
+
 def test_rounding_costs_no_move() -> None:
     tenths = {"horizontal": 0.06, "climb": 0.0, "descent": 0.0, "reading": 0.0}
     env, state = environment(1.5, num_envs=1, agents=1, actions=4, budget=20, cost=tenths)

@@ -408,6 +408,10 @@ BAD = {
     ),
     "feet": (bad(BOX, coordinates="feet"), '"coordinates"'),
     "degrees": (bad(BOX, shapely.box(0, 0, 400, 4), metres=False), "feature 2: .*degrees"),
+    "between cells": (
+        bad(*(shapely.box(0, y, 30, y + 0.01) for y in (0, 5)), shapely.box(0, 0, 0.01, 5)),
+        "number_x",
+    ),
     "starts": (
         bad(shapely.Polygon([(0, 0), (30, 0), (30, 1), (6, 1), (6, 6), (0, 6)])),
         r"field\.geojson: only 9 starts .*12 UAVs; (?!.*zones)",

@@ -29,7 +29,6 @@ CONFIG = Config()
 def test_a_new_run_holds_configuration_environment_and_places(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "runs", "first", CONFIG, torch.device("cpu"))
     assert run.path == tmp_path / "runs" / "first"
-    assert run.name == "first"
     made = {".lock", "checkpoints", "config.yaml", "environment.json", "figures", "tensorboard"}
     assert {*os.listdir(run.path)} - {"uncommitted.diff"} == made
     assert load_config(run.config_file) == CONFIG
@@ -53,7 +52,7 @@ def test_a_run_that_goes_on_has_no_error_of_an_earlier_process(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "...", ".hidden", "7", "x" * 200])
 def test_plain_words_are_names(tmp_path: Path, name: str) -> None:
-    assert RunFolder.create(tmp_path, name, CONFIG).name == name
+    assert RunFolder.create(tmp_path, name, CONFIG).path.name == name
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_one_of_many_claims_gets_a_name(tmp_path: Path) -> None:
 )
 def test_runs_without_a_name_get_different_ones(tmp_path: Path, title: str, word: str) -> None:
     config = Config.model_validate({"experiment": {"title": title}})
-    names = [RunFolder.create(tmp_path, None, config).name for _ in range(4)]
+    names = [RunFolder.create(tmp_path, None, config).path.name for _ in range(4)]
     assert len(set(names)) == 4
     for name in names:
         check_run_name(name)

@@ -27,6 +27,14 @@ def test_a_process_is_told_from_others_with_its_number() -> None:
     assert is_alive({}) is None
 
 
+def test_without_start_times_numbers_tell_whether_a_process_runs() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    unknown = {**HERE, "started": ""}
+    others = ({}, {"number": child.pid}, {"number": 1})
+    assert [is_alive(unknown | other) for other in others] == [True, False, True]
+
+
 def test_a_process_that_has_ended_is_gone_before_its_parent_asks() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -62,7 +62,7 @@ def test_a_replay_takes_the_bytes_of_its_maps() -> None:
     sac = ("experiment.algorithm=sac", "learning.replay_size=3200")
     config = config_with(*sac)
     parts, trainer = memory_estimate(config), Trainer(config, CPU)
-    rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+    rollout = trainer.collectors[0].collect(trainer.algorithm.act, 0.1)
     maps = rollout.observations.numel() + rollout.critic_maps.numel()
     flown = rollout.actions.numel()
     assert parts["replay"] == 3200 // flown * maps * 4

@@ -26,8 +26,8 @@ def test_a_training_step_has_the_bits_that_exact_maps_give(network: str, symmetr
     for precision in (torch.bfloat16, torch.float32):
         trainer = Trainer(config, CPU)
         if precision == torch.float32:
-            trainer.collector = RolloutCollector(trainer.task, len(trainer.task.metric_names))
-        rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+            trainer.collectors[0] = RolloutCollector(trainer.task, len(trainer.task.metric_names))
+        rollout = trainer.collectors[0].collect(trainer.algorithm.act, 0.1)
         assert {rollout.observations.dtype, rollout.critic_maps.dtype} == {precision}
         stats = trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
         weights = trainer.algorithm.modules["actor"].state_dict()

@@ -119,7 +119,7 @@ def kernels_on_the_cpu(operators: dict[str, Callable[..., Any]]) -> Iterator[Non
 def train(config: Config, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
     """Make a training step; return the trainer, and what was flown and learned by name."""
     trainer = Trainer(config, device)
-    rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+    rollout = trainer.collectors[0].collect(trainer.algorithm.act, 0.1)
     found = rollout.tensors()
     found["targets"] = trainer.algorithm.transitions(rollout).targets
     found |= trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
@@ -219,7 +219,7 @@ def test_a_training_step_copies_nothing_to_the_gpu() -> None:
     with pretend_gpu(gpu):
         trainer = Trainer(small("compute.compile=false"), GPU)
         before = gpu.uploads
-        rollout = trainer.collector.collect(trainer.algorithm.act, 0.1)
+        rollout = trainer.collectors[0].collect(trainer.algorithm.act, 0.1)
         trainer.algorithm.update(rollout, 0.1, trainer.task.generator)
         assert gpu.uploads == before > 10
         torch.tensor([1], device="cuda")
