@@ -144,10 +144,8 @@ def _check(options: argparse.Namespace, given: argparse.Namespace) -> None:
         raise ConfigError("--checkpoint is missing; give a trained team, or a planner as --policy")
     if not 0 <= options.seed < MAX_SEED:
         raise ConfigError(f"--seed {options.seed}: use a whole number from 0 to {MAX_SEED - 1}")
-    least = 0 if options.vehicle == SIMULATED else 1
-    if options.separation is not None and not least <= options.separation < float("inf"):
-        real = " with a real vehicle" if least else ""
-        raise ConfigError(f"--separation {options.separation:g}: use {least} m or more{real}")
+    if options.separation is not None and not 0 <= options.separation < float("inf"):
+        raise ConfigError(f"--separation {options.separation:g}: use a distance of 0 m or more")
     if options.run_name is not None:
         check_run_name(options.run_name)
     if options.checkpoint is not None:
