@@ -86,14 +86,18 @@ def test_a_terminal_shows_a_block_and_the_log_has_lines(train, log, monkeypatch)
         assert line in screen.getvalue()
 
 
-@pytest.mark.parametrize("tty", [False, True])
-def test_a_training_outlives_its_screen(tty: bool, train: Train, log: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("tty", "number"), [(False, errno.EPIPE), (True, errno.EIO), (False, errno.ENOSPC)]
+)
+def test_a_training_outlives_its_screen(
+    tty: bool, number: int, train: Train, log: Path, monkeypatch
+) -> None:
     class Closed(io.StringIO):
         def isatty(self) -> bool:
             return tty
 
         def flush(self) -> None:
-            raise OSError(errno.EIO if tty else errno.EPIPE, "nobody reads")
+            raise OSError(number, "nobody reads")
 
         def write(self, text: str) -> int:
             self.flush()

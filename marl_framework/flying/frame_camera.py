@@ -44,6 +44,7 @@ from marl_framework.mission.environment import MissionEnvironment
 _KEY = "flying.camera.detector"
 _MOST_SAMPLES = 8  # per cell and axis
 _LONGEST = 100  # characters of a detector's error
+_LONGEST_LOOK = 0.5  # at frames, after which no other is read in the same call [s]
 # From east, north, up to north, east, down; from the body (forward, right, down) to the camera
 # (right, down in the image, along the optical axis), which looks down.
 _TO_NED = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, -1]], dtype=torch.float64)
@@ -218,9 +219,12 @@ class FrameCamera:
         """
         if move != self._move:
             self._move, self._arrival = move, self._clock.now()
+        end = self._clock.now() + _LONGEST_LOOK
         for frame in self._frames.new(self.ignored):
             with counting(self.ignored):
                 return self._read(frame, place)
+            if self._clock.now() > end:  # the pilot must send and hear; other frames come next
+                break
         return None
 
     def _read(self, frame: Frame, place: Place) -> Bits:

@@ -72,6 +72,7 @@ class MavsdkVehicle:
         self._position: Metres | None = None
         self._received = -math.inf
         self._newest: dict[str, Any] = {}
+        self._charges: dict[int, float] = {}  # of each battery [%]; -1 or NaN if unknown
         self._order, self._active = 0, 0
         self._obeys = self._returns = False
         self._error: Exception | None = None
@@ -91,6 +92,9 @@ class MavsdkVehicle:
             self._geofence, self._fences = geofence, geofence.Geofence(system)
             self._telemetry = telemetry.Telemetry(system)
             self._telemetry.subscribe_position(self._locate)
+            self._telemetry.subscribe_battery(
+                lambda battery, _: self._charges.update({battery.id: battery.remaining_percent})
+            )
             for name in (*_RATES, "armed", "flight_mode"):
                 getattr(self._telemetry, f"subscribe_{name}")(self._newest_of(name))
             self._thread.submit(self._set_rates)
@@ -108,7 +112,8 @@ class MavsdkVehicle:
         def steps() -> None:
             known = {"armed", "landed_state"}
             self._wait(lambda: known <= self._newest.keys(), self._patience)
-            if self.status().landed:
+            # Not `status().landed`: a hold may have followed arming.
+            if self._newest.get("landed_state") == self._on_ground:
                 self._insist(self._action.arm)
                 self._insist(self._action.takeoff)
             elif self._position is not None:  # a hold has interrupted its way
@@ -152,8 +157,8 @@ class MavsdkVehicle:
 
     def status(self) -> Status:
         """Return the newest telemetry; see `Vehicle`."""
-        battery, mode = self._newest.get("battery"), self._newest.get("flight_mode")
-        charge = math.nan if battery is None else battery.remaining_percent / 100
+        mode = self._newest.get("flight_mode")
+        charges = [percent / 100 for percent in [*self._charges.values()] if percent >= 0]
         self._obeys |= mode in self._modes
         controlled = not self._obeys or mode in (self._way_home if self._returns else self._modes)
         lands = self._newest.get("landed_state") == self._on_ground
@@ -161,6 +166,7 @@ class MavsdkVehicle:
         attitude = None
         if angles := self._newest.get("attitude_euler"):
             attitude = (angles.roll_deg, angles.pitch_deg, angles.yaw_deg - self._heading)
+        charge = min(charges, default=math.nan)
         return Status(self._received, self._position, charge, controlled, landed, attitude)
 
     def close(self) -> None:
@@ -181,7 +187,9 @@ class MavsdkVehicle:
         except Exception as error:
             text = f"--vehicle {url}: {error}; give an address such as udpin://0.0.0.0:14541"
             raise ConfigError(text) from error
-        system = self._mavsdk.first_autopilot(self._patience)
+        end = time.monotonic() + self._patience
+        while (system := self._mavsdk.first_autopilot(0.2)) is None and time.monotonic() < end:
+            pass  # for Ctrl-C, which waits for the call
         if system is None:
             raise ConfigError(f"--vehicle {url}: no autopilot answers; check the connection")
         name = system.autopilot_type().name.lower()
@@ -199,9 +207,10 @@ class MavsdkVehicle:
 
     def _locate(self, position: Any, _: Any) -> None:
         degrees = np.array([[position.longitude_deg, position.latitude_deg]])
-        self._received, known = self._clock.now(), bool(np.isfinite(degrees).all())
+        known = bool(np.isfinite(degrees).all())
         x, y = self._place.metres(degrees)[0].tolist() if known else (0.0, 0.0)
         self._position = (x, y, position.relative_altitude_m) if known else None
+        self._received = self._clock.now()  # last: `metres` may raise far from the area
 
     def _is_at(self, goal: Metres) -> bool:
         here, speed = self._position, self._newest.get("velocity_ned")
@@ -233,15 +242,20 @@ class MavsdkVehicle:
         end = time.monotonic() + seconds
         while not (done := ready()) and time.monotonic() < end:
             time.sleep(_PAUSE)
-            taken_over = self._active > 0 and not self.status().controlled
-            if self._active != self._order or taken_over:
-                raise _SupersededError
+            self._check()
         return done
+
+    def _check(self) -> None:
+        """Raise _SupersededError if the present command must end."""
+        taken_over = self._active > 0 and not self.status().controlled
+        if self._active != self._order or taken_over:
+            raise _SupersededError
 
     def _insist(self, command: Callable[..., Any], *args: Any, seconds: float = math.inf) -> bool:
         """Repeat a command until the vehicle accepts it; return whether it does in time."""
         end = time.monotonic() + seconds
         while True:
+            self._check()  # also after a command that took long, such as to arm
             with suppress(self._refused):
                 command(*args)
                 return True
@@ -275,7 +289,8 @@ class MavsdkVehicle:
                 "there, or set home"
             )
         taken = [name for name, value in parameters(flight).items() if self._set(name, value)]
-        if not any(name.startswith("RTL") for name in taken):
+        ways_home = " ".join(name for name in taken if name.startswith("RTL"))
+        if "ALT" not in ways_home or "CONE" not in ways_home:
             raise ConfigError("--vehicle: takes no return altitude; check the autopilot's version")
         # Not with the take-off, which PX4 may begin before it uses a new value.
         self._demand(self._action.set_takeoff_altitude, flight.return_altitude)

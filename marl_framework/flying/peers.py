@@ -32,6 +32,7 @@ class Peers:
         self._members = set(range(team))
         self._heard: dict[int, float] = {}
         self._errors: dict[int, float] = {}
+        self._stages: dict[int, tuple[Stage, float]] = {}  # and when it began
         # UAVs that do not hear each other return in turn, in the order of their numbers.
         self._longest_return = limits.longest_hold + (team + 1 + uav) * return_seconds
         self.lost: set[int] = set()
@@ -39,9 +40,12 @@ class Peers:
 
     def hear(self, message: Position, now: float) -> None:
         """Note that a UAV has been heard."""
-        self.aborts |= message.stage.aborts
-        self._heard[message.envelope.sender] = now
-        self._errors[message.envelope.sender] = abs(message.envelope.time - now)
+        sender, stage = message.envelope.sender, message.stage
+        self.aborts |= stage.aborts
+        self._heard[sender] = now
+        self._errors[sender] = abs(message.envelope.time - now)
+        if sender not in self._stages or self._stages[sender][0] is not stage:
+            self._stages[sender] = stage, now
 
     def unheard(self) -> set[int]:
         """Return the UAVs that have never been heard."""
@@ -102,4 +106,5 @@ class Peers:
             return now < self._heard[uav] + self._longest_return
         waits = position.stage in (Stage.LEAVING, Stage.ABORTING)
         under_way = position.stage in (Stage.STARTING, Stage.RETURNING, Stage.RECALLING)
-        return under_way or (waits and uav < self._uav)
+        in_time = now < self._stages[uav][1] + self._longest_return  # else its telemetry is lost
+        return (under_way and in_time) or (waits and uav < self._uav)

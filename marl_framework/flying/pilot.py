@@ -102,6 +102,9 @@ class Pilot:
         self._since = math.inf  # start of the wait for others, a frame, a turn, or of a hold
         self._held, self._aborts, self._missed = "", False, 0
         self._holds = 0.0  # duration of earlier holds in the present move
+        self._began = 0.0  # start of the present phase
+        limits = self._limits
+        self._longest_leg = limits.longest_hold + limits.camera_timeout + 2 * return_seconds
         self._steps = {
             Phase.WAITING: self._wait,
             Phase.STARTING: self._read,
@@ -255,6 +258,9 @@ class Pilot:
             self._since = min(self._since, now)
             if now >= self._since + _PATIENCE * self._limits.message_timeout:
                 return "some UAVs have never been heard"
+        under_way = self.phase in (Phase.STARTING, Phase.FLYING)
+        if under_way and now > self._began + self._longest_leg:  # such as an UAV that does not arm
+            return "does not arrive"
         return "camera is silent" if self._missed >= self._limits.missed_frames else None
 
     def _problem(self, now: float) -> str | None:
@@ -327,7 +333,8 @@ class Pilot:
         return ways
 
     def _begin(self, phase: Phase) -> None:
-        self.phase, self._since = phase, self._clock.now()
+        self._began = now = self._clock.now()
+        self.phase, self._since = phase, now
 
     def _envelope(self) -> Envelope:
         self._number += 1

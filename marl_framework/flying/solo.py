@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import time
 from contextlib import ExitStack
@@ -101,7 +102,7 @@ def fly_one(
                     try:
                         if not pilot.advance():
                             time.sleep(_PAUSE / options.time_factor)
-                        if (run.path / ABORT).exists():
+                        if os.path.exists(run.path / ABORT):  # False if the disk fails
                             pilot.abort(f"the file {ABORT} exists")
                         if page is not None:
                             page.update(pilot)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Self, TextIO, cast
 
 LOG = "train.log"
-_READER_GONE = (errno.EPIPE, errno.EIO)  # closed pipe, closed terminal
+_READER_GONE = (errno.EPIPE, errno.EIO, errno.ENOSPC)  # closed pipe or terminal, full disk
 
 
 class RunLog:

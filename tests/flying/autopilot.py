@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
+from collections.abc import Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +50,8 @@ class Autopilot(threading.Thread):
         params, fence: what was uploaded.
         commands: names of the accepted commands.
         refusals: number of commands to refuse, by name.
+        batteries: charge of each battery [%], -1 if unknown; if empty, one with 80 %.
+        arming, arms: whether it was told to arm, and the event that it then waits for.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Autopilot(threading.Thread):
         home: tuple[float, float],
         health: int = GOOD,
         fence_result: int = 0,
+        lacks: Collection[str] = (),
     ) -> None:
         super().__init__(daemon=True)
         self.kind, self.place, self.health = kind, place, health
@@ -67,7 +71,11 @@ class Autopilot(threading.Thread):
         self.goals: list[Any] = []
         self.speed, self.pace, self.track = np.zeros(3), SPEED, [self.at]
         self.armed, self.mode = False, next(iter(MODES[kind]))
-        self.params = dict.fromkeys(KNOWN[kind].split(), 1.0)
+        self.params = dict.fromkeys((n for n in KNOWN[kind].split() if n not in lacks), 1.0)
+        self.batteries: dict[int, int] = {}
+        self.arms = threading.Event()
+        self.arms.set()
+        self.arming = False
         self.fence: list[Any] = []
         self.commands: list[str] = []
         self.refusals: dict[str, int] = {}
@@ -79,6 +87,7 @@ class Autopilot(threading.Thread):
     def stop(self) -> None:
         """Fall silent."""
         self._end.set()
+        self.arms.set()
         self.join()
         self._link.close()
 
@@ -125,6 +134,9 @@ class Autopilot(threading.Thread):
         autopilot = {"ardupilot": 3, "px4": 12}[self.kind]
         send.heartbeat_send(mavlink.MAV_TYPE_QUADROTOR, autopilot, base, custom, 4)
         send.sys_status_send(GOOD, GOOD, self.health, 0, 16000, 100, 80, 0, 0, 0, 0, 0, 0)
+        for number, charge in self.batteries.items():
+            cells, rest = [4000] * 4 + [65535] * 6, (100, -1, -1, charge)
+            send.battery_status_send(number, 0, 0, 2500, cells, *rest)
         flies = self.at[2] > 0.05
         send.extended_sys_state_send(0, 2 if flies else 1)
         (longitude, latitude) = self._degrees(self.home)
@@ -154,6 +166,8 @@ class Autopilot(threading.Thread):
         self._link.mav.command_ack_send(message.command, 0 if accepted else 1)
 
     def _do_arm(self, message: Any, _: float) -> bool:
+        self.arming = True
+        self.arms.wait()
         self.armed = message.param1 == 1
         return True
 

@@ -32,6 +32,8 @@ class Faults:
     position: bool = True
     controlled: bool = True
     camera: bool = True
+    stuck: bool = False
+    """Whether its vehicle neither takes off nor arrives."""
     clock: float = 0.0
     unheard_by: set[int] = field(default_factory=set)
     hears_not: set[int] = field(default_factory=set)
@@ -50,7 +52,8 @@ class FaultyVehicle:
         self._last = 0.0
 
     def take_off(self, place: Place) -> None:
-        self.vehicle.take_off(place)
+        if not self._faults.stuck:
+            self.vehicle.take_off(place)
 
     def go_to(self, place: Place) -> None:
         self.vehicle.go_to(place)
@@ -62,7 +65,7 @@ class FaultyVehicle:
         self.vehicle.return_home()
 
     def arrived(self) -> bool:
-        return self.vehicle.arrived()
+        return self.vehicle.arrived() and not self._faults.stuck
 
     def status(self) -> Status:
         status, faults = self.vehicle.status(), self._faults

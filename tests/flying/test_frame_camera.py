@@ -244,6 +244,14 @@ class Broken(Flat):
         raise ZeroDivisionError("in\ntwo lines")
 
 
+class Slow(Flat):
+    clock: SimulatedClock
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        self.clock.advance(1.0)
+        return super().__call__(image)
+
+
 class Green(Flat):
     def __call__(self, image: np.ndarray) -> np.ndarray:
         return image[..., 1] / 255
@@ -273,6 +281,17 @@ def test_frames_that_do_not_fit_are_ignored(tmp_path: Path, reason: str | None) 
     assert (bits is None) == (reason is not None)
     assert camera.take(PLACE, 4) is None  # each frame is judged once
     assert camera.ignored.total() == (reason is not None)
+
+
+def test_a_slow_detector_reads_a_frame_at_a_time(tmp_path: Path) -> None:
+    config = config_with(detector="tests.flying.test_frame_camera.Slow")
+    Slow.clock = clock = SimulatedClock()
+    camera = FrameCamera(FrameFolder(tmp_path), environment_of(config), None, clock)
+    for number in range(2):
+        save(tmp_path, f"frame{number}", image_of(config, GOOD), GOOD, 0.0)
+    for ignored in (1, 2):  # of the wrong shape
+        assert camera.take(PLACE, 4) is None
+        assert camera.ignored.total() == ignored
 
 
 def test_endings_may_be_in_upper_case(tmp_path: Path) -> None:

@@ -215,6 +215,57 @@ def test_a_return_on_the_ground_cancels_the_take_off(fly: Fly, kind: Kind) -> No
 
 
 @KINDS
+def test_an_abort_while_it_arms_cancels_the_take_off(fly: Fly, kind: Kind) -> None:
+    vehicle, autopilot = fly(kind)
+    wait_for(lambda: vehicle.status().landed)
+    autopilot.arms.clear()
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.arming)
+    vehicle.return_home()
+    autopilot.arms.set()
+    wait_for(lambda: "mode" in autopilot.commands)
+    assert "takeoff" not in autopilot.commands
+
+
+@KINDS
+def test_a_vehicle_that_held_before_lift_off_takes_off(fly: Fly, kind: Kind) -> None:
+    vehicle, autopilot = fly(kind)
+    autopilot.refusals = {"takeoff": 1000}
+    vehicle.take_off(FIRST)
+    wait_for(lambda: autopilot.armed and not vehicle.status().landed)
+    vehicle.hold()
+    wait_for(lambda: autopilot.mode in ("HOLD", "GUIDED"))
+    autopilot.refusals = {}
+    vehicle.take_off(FIRST)
+    wait_for(vehicle.arrived)
+
+
+@KINDS
+def test_the_charge_is_that_of_the_emptiest_known_battery(fly: Fly, kind: Kind) -> None:
+    vehicle, autopilot = fly(kind)
+    autopilot.batteries = {0: 60, 1: -1, 2: 70}
+    wait_for(lambda: vehicle.status().battery == pytest.approx(0.6))
+    seen, ticks = set(), len(autopilot.track) + 20
+    wait_for(lambda: seen.add(round(vehicle.status().battery, 3)) or len(autopilot.track) > ticks)
+    assert seen == {0.6}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks"),
+    [
+        ("px4", ["RTL_RETURN_ALT"]),
+        ("px4", ["RTL_CONE_ANG"]),
+        *in_soak(("ardupilot", ["RTL_ALT", "RTL_ALT_M"])),
+    ],
+)
+def test_a_vehicle_without_a_return_altitude_is_refused(
+    fly: Fly, kind: Kind, lacks: list[str]
+) -> None:
+    with pytest.raises(ConfigError, match="return altitude"):
+        fly(kind, lacks=lacks)
+
+
+@KINDS
 def test_a_take_off_ends_when_somebody_takes_over(
     monkeypatch: pytest.MonkeyPatch, fly: Fly, kind: Kind
 ) -> None:

@@ -167,6 +167,17 @@ def test_nobody_returns_beside_one_that_is_under_way(stage: Stage) -> None:
     assert flying.peers[0].way_is_free(flying.now) == (not under_way)
 
 
+def test_a_uav_that_never_lands_is_waited_for_as_long_as_a_return_may_take() -> None:
+    flying = team(2)
+    flying.stages = [Stage.LEAVING, Stage.RETURNING]
+    free = []
+    longest = round(LIMITS.longest_hold + 3 * RETURN)
+    for seconds in (1, longest - 20, 21):
+        flying.send(everybody(2), seconds)
+        free.append(flying.peers[0].way_is_free(flying.now))
+    assert free == [False, False, True]
+
+
 @pytest.mark.parametrize("stage", [Stage.FLYING, Stage.LEAVING, Stage.RETURNING])
 def test_a_silent_uav_is_given_the_time_to_return(stage: Stage) -> None:
     flying = team(2)

@@ -235,6 +235,17 @@ def test_a_uav_returns_at_once_from_the_way_to_its_start(tmp_path: Path) -> None
     finish(flight)
 
 
+@pytest.mark.parametrize("move", [0, 2])
+def test_nobody_waits_for_ever_for_a_uav_that_is_stuck(tmp_path: Path, move: int) -> None:
+    flight = faulty(tmp_path)
+    if move:
+        fly_until(flight, lambda: flight.pilots[2].move == move)
+    flight.faults[2].stuck = True
+    finish(flight)
+    ends = [pilot.end for pilot in flight.pilots]
+    assert ends == ["mission done", "mission done", "does not arrive"]
+
+
 def test_an_empty_battery_does_not_wait_for_its_turn(tmp_path: Path) -> None:
     flight = faulty(tmp_path)
     fly_until(flight, lambda: flight.pilots[0].phase is Phase.RETURNING)
