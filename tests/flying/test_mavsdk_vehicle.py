@@ -254,8 +254,7 @@ def test_the_charge_is_that_of_the_emptiest_known_battery(fly: Fly, kind: Kind) 
     ("kind", "lacks"),
     [
         ("px4", ["RTL_RETURN_ALT"]),
-        ("px4", ["RTL_CONE_ANG"]),
-        *in_soak(("ardupilot", ["RTL_ALT", "RTL_ALT_M"])),
+        *in_soak(("px4", ["RTL_CONE_ANG"]), ("ardupilot", ["RTL_ALT", "RTL_ALT_M"])),
     ],
 )
 def test_a_vehicle_without_a_return_altitude_is_refused(
