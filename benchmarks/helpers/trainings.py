@@ -272,8 +272,7 @@ def measure_training(
 ) -> Run:
     """Train for `learning.training_steps`, then fly the validation missions greedily.
 
-    Before that, another trainer warms up. Metrics stay on the device until the
-    end.
+    Before that, another trainer warms up. Metrics stay on the device until the end.
 
     Args:
         config: configuration of missions, networks and schedule.

@@ -158,7 +158,8 @@ class MavsdkVehicle:
     def status(self) -> Status:
         """Return the newest telemetry; see `Vehicle`."""
         mode = self._newest.get("flight_mode")
-        charges = [percent / 100 for percent in [*self._charges.values()] if percent >= 0]
+        known = [percent for percent in [*self._charges.values()] if percent >= 0]
+        charge = min(known, default=math.nan) / 100
         self._obeys |= mode in self._modes
         controlled = not self._obeys or mode in (self._way_home if self._returns else self._modes)
         lands = self._newest.get("landed_state") == self._on_ground
@@ -166,7 +167,6 @@ class MavsdkVehicle:
         attitude = None
         if angles := self._newest.get("attitude_euler"):
             attitude = (angles.roll_deg, angles.pitch_deg, angles.yaw_deg - self._heading)
-        charge = min(charges, default=math.nan)
         return Status(self._received, self._position, charge, controlled, landed, attitude)
 
     def close(self) -> None:
@@ -187,9 +187,9 @@ class MavsdkVehicle:
         except Exception as error:
             text = f"--vehicle {url}: {error}; give an address such as udpin://0.0.0.0:14541"
             raise ConfigError(text) from error
-        end = time.monotonic() + self._patience
-        while (system := self._mavsdk.first_autopilot(0.2)) is None and time.monotonic() < end:
-            pass  # for Ctrl-C, which waits for the call
+        system, end = None, time.monotonic() + self._patience
+        while system is None and time.monotonic() < end:
+            system = self._mavsdk.first_autopilot(0.2)  # briefly: Ctrl-C waits for the call
         if system is None:
             raise ConfigError(f"--vehicle {url}: no autopilot answers; check the connection")
         name = system.autopilot_type().name.lower()

@@ -259,7 +259,7 @@ class Pilot:
             if now >= self._since + _PATIENCE * self._limits.message_timeout:
                 return "some UAVs have never been heard"
         under_way = self.phase in (Phase.STARTING, Phase.FLYING)
-        if under_way and now > self._began + self._longest_leg:  # such as an UAV that does not arm
+        if under_way and now > self._began + self._longest_leg:  # such as one that does not arm
             return "does not arrive"
         return "camera is silent" if self._missed >= self._limits.missed_frames else None
 

@@ -349,7 +349,7 @@ class Trainer(RunTrainer):
         self.validation.since_best = int(state["evaluations_without_better"])
         self._last, self._logger_state = dict(state["last"]), state["logger"]
         self._initial = {key: state[key] for key in (INITIAL_WEIGHTS,) if key in state}
-        self._resumed = state["config"] == config_to_dict(self.config)  # else save it anew
+        self._resumed = state["config"] == config_to_dict(self.config)  # else save it again
         report_other_streams(state, self.device, self.ranks, report)
         generator, rank = self.task.generator, self.ranks.rank
         if state["device"] != self.device.type:

@@ -51,7 +51,8 @@ class Autopilot(threading.Thread):
         commands: names of the accepted commands.
         refusals: number of commands to refuse, by name.
         batteries: charge of each battery [%], -1 if unknown; if empty, one with 80 %.
-        arming, arms: whether it was told to arm, and the event that it then waits for.
+        arming: whether it has received a command to arm.
+        arms: event; while it is not set, the command to arm is not executed.
     """
 
     def __init__(
